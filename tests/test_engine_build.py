@@ -20,7 +20,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities, BuildSettings
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.engine_build import BuiltEngine, EngineBuilder, lower_for_builder
-from trt_tui.jobs.scheduler import Progress, ProgressSteps, Reporter, Steps, Urgency, WaitStep, take_last_value
+from trt_tui.jobs.scheduler import Progress, ProgressSteps, Reporter, Steps, Urgency, WaitStep, run_to_last_value
 from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import BuildPlan
 
@@ -296,6 +296,6 @@ def test_progress_is_reported_with_its_phase_and_steps_end_with_their_result() -
 
 def test_a_measurement_yields_its_progress_and_waits_and_returns_its_last_value() -> None:
     wait = WaitStep(lambda: True)
-    steps = take_last_value([PartialResult("a", 1, 2), wait, PartialResult("b", 2, 2)], "judging")
+    steps = run_to_last_value([PartialResult("a", 1, 2), wait, PartialResult("b", 2, 2)], "judging")
     assert [next(steps), next(steps), next(steps)] == [Progress("judging", 1, 2), wait, Progress("judging", 2, 2)]
     assert run_to_end(steps) == "b"

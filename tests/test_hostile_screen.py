@@ -17,7 +17,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.tui import spans
 from trt_tui.tui.app import TrtTuiApp
-from trt_tui.tui.state.rows import View
+from trt_tui.tui.state.rows import LayerListView
 
 pytestmark = pytest.mark.usefixtures("quick")
 LONG = "/很长的名字/" * 4000
@@ -98,7 +98,7 @@ async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, 
         await look("y")
         copied.append(app.clipboard)
         await look("escape")
-        assert app.main_screen.layer_list.view is not View.BLOCKS
+        assert app.main_screen.layer_list.view is not LayerListView.BLOCKS
         assert app.session.get_run_results("int8").accuracy is not None
         assert "�" not in "".join(seen), "the net is for what no one thought of"
         assert is_clean("".join(seen)) and all(map(is_clean, copied)) and "[bold red]four[/]" in "".join(seen)

@@ -18,7 +18,7 @@ import pytest
 from tests import networks, rtx
 from tests.networks import Builder, floats
 from tests.schemas import mismatches
-from trt_tui.backends.tensorrt import import_preview_builder, list_engine_layers
+from trt_tui.backends.tensorrt import build_and_list_engine_layers, import_preview_builder
 from trt_tui.core.engines.group_implementations import (
     BARRIER_SPLITS,
     BREAKS_MHA,
@@ -112,7 +112,7 @@ def test_the_builder_lists_what_was_recorded(recorded, name) -> None:
     model = lower_from_source_model(network, config, ranges_of(network)).model
     listed = [
         rtx.layers(model),
-        list_engine_layers(
+        build_and_list_engine_layers(
             import_preview_builder(), *split_off_weights(model), network.path, {}, False, (8, 9), lambda: True
         )[0],
     ]
@@ -160,7 +160,7 @@ def test_an_attention_that_has_no_kernel_of_its_type_is_built_of_several(opened)
     b.node("Attention", inputs, "/a", output="y", q_num_heads=2, kv_num_heads=2)
     network = opened(b.model([floats("x", 1, 16, 64)], [floats("y", 1, 16, 64)], ir_version=11))
     model = lower_from_source_model(network, PrecisionConfig.from_precision(FP32), {}).model
-    text = list_engine_layers(
+    text = build_and_list_engine_layers(
         import_preview_builder(), *split_off_weights(model), network.path, {}, False, (8, 9), lambda: True
     )[0]
     assert len(read_layer_listing(text, network).layers) > 1

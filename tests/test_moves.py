@@ -130,7 +130,7 @@ def test_a_new_kind_is_undone_and_taken_back(config):
     history.push_config(more)
     assert count_config_differences(more, config) == 1
     assert more.comparison_key != config.comparison_key and more.precision_moves == config.precision_moves
-    assert history.undo() and history.current == config and history.redo() and history.current == more
+    assert history.undo() and history.current_config == config and history.redo() and history.current_config == more
     assert more.without_moves(Kept, [FC1]) == config and config.without_moves(Kept) == config.with_moves(
         {}
     ).without_moves(Kept, [FC2])

@@ -917,7 +917,7 @@ def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
     given = replace(options, calib_data=str(tmp_path / "calibration.npz"), batch=8)
     worker, events = held_out_of(tmp_path, given)
     ended = found(events)
-    assert [list(worker.workspace.feeds), worker.workspace.held_out] == [[0, 1, 3, 4, 6, 7, 9, 10, 11], [2, 5, 8]]
+    assert [list(worker.workspace.feeds), worker.workspace.held_out_feeds] == [[0, 1, 3, 4, 6, 7, 9, 10, 11], [2, 5, 8]]
     assert ended.result.is_met and (ended.held_out.sample_count, ended.held_out.search_samples) == (24, 72)
     assert not ended.held_out.target_result.passes and ended.held_out.target_result.lowest_score < -5
     finding = SearchStatus(GOAL, end_event=ended)
@@ -953,20 +953,20 @@ def test_metric_and_agreement_are_measured_on_held_out_samples_with_their_labels
     assert value.target == target and value.searched and value.held_out
     assert value.searched_interval and value.held_out_interval and ended.held_out.target_result.passes
     view = worker.workspace.make_search_view(True, True)
-    assert not worker.workspace.data_sets.calibrating_feeds & {*view.held_out, *view.feeds}
-    assert not set(view.held_out) & set(view.feeds)
+    assert not worker.workspace.data_sets.calibrating_feeds & {*view.held_out_feeds, *view.feeds}
+    assert not set(view.held_out_feeds) & set(view.feeds)
 
 
 def test_few_samples_are_not_held_out(tmp_path):
     worker, events = held_out_of(tmp_path, save_mlp(tmp_path, samples=40), batch=4)
-    assert found(events).held_out is None and worker.workspace.held_out == []
+    assert found(events).held_out is None and worker.workspace.held_out_feeds == []
 
 
 def test_samples_that_calibrate_are_not_held_out_and_the_search_says_so(tmp_path):
     options = save_mlp(tmp_path, samples=64)
     worker, events = held_out_of(tmp_path, replace(options, calib_data=options.data))
     ended = found(events)
-    assert ended.held_out is None and worker.workspace.held_out == []
+    assert ended.held_out is None and worker.workspace.held_out_feeds == []
     assert "not checked on held-out samples: too few of the judged samples are not calibration samples" in " ".join(
         ended.remarks
     )

@@ -122,7 +122,7 @@ def test_samples_of_a_search_are_all_that_are_judged(tmp_path):
     workspace = worker.workspace
     searched = workspace.make_search_view(True, True)
     assert searched.full_workspace is workspace and workspace.judged_sample_count == 8
-    assert searched.judged_sample_count == 52 and len(searched.held_out) * 4 == 20
+    assert searched.judged_sample_count == 52 and len(searched.held_out_feeds) * 4 == 20
     assert (
         searched.analysis is workspace.analysis
         and searched.fingerprint.data_sha256 != workspace.fingerprint.data_sha256

@@ -35,7 +35,7 @@ from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prom
 from trt_tui.tui.screens.pages import ConfigsPage, HelpPage, LogPage
 from trt_tui.tui.state import config_status
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, build_row_cells
-from trt_tui.tui.state.rows import SMALL_SHARES_KEY, ColourMeasure, View
+from trt_tui.tui.state.rows import SMALL_SHARES_KEY, ColourMeasure, LayerListView
 from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList, ValueList
 from trt_tui.tui.widgets.lines import Lines
 
@@ -138,7 +138,7 @@ async def test_moves_opens_and_goes_to_rows_by_key_and_mouse(tmp_path):
         ):
             await press(pilot, key)
             assert tree.cursor_index == row
-        loud, sent = main.layer_list.row_values.bad_rows, len(app.session.child.sent)
+        loud, sent = main.layer_list.row_values.bad_group_names, len(app.session.child.sent)
         await press(pilot, "n")
         seen = [current(main)]
         for _ in loud:
@@ -286,24 +286,26 @@ async def test_rows_are_sorted_after_a_change_and_after_the_last_value_and_the_c
             session.get_run_results("fp16").group_errors[name].accumulated for name in listing.row_values.group_values
         )
         main.sort_rows_by(LAYER_COLUMNS_BY_ID["operator"])
-        await press(pilot, *["t"] * (2 if listing.view is View.TREE else 1))
+        await press(pilot, *["t"] * (2 if listing.view is LayerListView.TREE else 1))
         assert title(main).startswith("1 Blocks in FP16 ─")
         await press(pilot, "s")
         assert main.app.screen is main and "the blocks have a fixed order" in status(main)
 
 
-@pytest.mark.parametrize(("view", "words"), [(View.WORST, "more"), (View.TREE, "layers without weights")])
+@pytest.mark.parametrize(
+    ("view", "words"), [(LayerListView.WORST, "more"), (LayerListView.TREE, "layers without weights")]
+)
 async def test_small_shares_stand_in_one_row(tmp_path, view, words):
     async with opened(tmp_path) as (app, main, pilot):
         session, tree, listing = app.session, main.layer_tree, main.layer_list
         main.show_view(view)
         shares = session.results.get_results_or_empty(session.config).shares
         groups = session.outline.groups
-        assert listing.tree_model.groups_without_weights == {
+        assert listing.tree_model.groups_without_constants == {
             group.name for group in groups if group.operator in ("Softmax", "Concat")
         }
         quiet = [group.name for group in groups if group.operator == "LayerNormalization"]
-        listing.tree_model.groups_without_weights = frozenset(quiet)
+        listing.tree_model.groups_without_constants = frozenset(quiet)
         main.go_to_group(quiet[0])
         await settle(pilot)
         shares.update((name, replace(shares[name], fraction=0.0001)) for name in quiet)
@@ -327,10 +329,12 @@ async def test_small_shares_stand_in_one_row(tmp_path, view, words):
             {"warned_groups": {first}},
             {"group_values": {**values.group_values, first: 0.01}},
         ):
-            assert first not in replace(values, **change).small_weightless_groups, "a row with a finding is not hidden"
+            assert first not in replace(values, **change).small_groups_without_constants, (
+                "a row with a finding is not hidden"
+            )
 
 
-@pytest.mark.parametrize("view", [View.TREE, View.WORST])
+@pytest.mark.parametrize("view", [LayerListView.TREE, LayerListView.WORST])
 async def test_the_order_of_each_column_follows_its_values(tmp_path, view):
     async with opened(tmp_path, (120, 40)) as (_, main, pilot):
         listing = main.layer_list
@@ -347,10 +351,10 @@ async def test_the_order_of_each_column_follows_its_values(tmp_path, view):
             assert column.order_title in status(main)
             assert listing.sort_column is column
             assert (column.order_title in title(main)) is (column is not SHARE_COLUMN), column.id
-            newest = listing.sort_weights
-            listing.sort_weights = {name: -weight for name, weight in newest.items()}
+            newest = listing.sort_values
+            listing.sort_values = {name: -weight for name, weight in newest.items()}
             main.draw_all()
-            assert listing.sort_column is column and listing.sort_weights == newest, column.id
+            assert listing.sort_column is column and listing.sort_values == newest, column.id
 
 
 async def test_worst_first_agrees_with_the_shares_of_raised_rows(tmp_path):
@@ -375,14 +379,14 @@ async def test_worst_first_agrees_with_the_shares_of_raised_rows(tmp_path):
 
 def model_rows(listing):
     """The rows of groups in the order of the list, whatever scopes they are in."""
-    lines = listing.tree_model.list_worst_first_rows(set(), listing.sort_weights)
+    lines = listing.tree_model.list_worst_first_rows(set(), listing.sort_values)
     return [line for line in lines if isinstance(line.row, GroupRow)]
 
 
 async def test_views(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "t")
-        assert main.layer_list.view is View.WORST and title(main).startswith("1 Worst first in c0")
+        assert main.layer_list.view is LayerListView.WORST and title(main).startswith("1 Worst first in c0")
         shares = [
             main.layer_list.row_values.group_values[line.row.group.name]
             for line in main.layer_tree.rows
@@ -390,10 +394,10 @@ async def test_views(tmp_path):
         ]
         assert shares == sorted(shares, reverse=True)
         await press(pilot, "t")
-        assert main.layer_list.view is View.BLOCKS and main.is_heat_map_focused
+        assert main.layer_list.view is LayerListView.BLOCKS and main.is_heat_map_focused
         assert "attn/qkv" in main.heat_map.line_text(2)
         await press(pilot, "t")
-        assert main.layer_list.view is View.TREE and main.layer_tree.has_focus
+        assert main.layer_list.view is LayerListView.TREE and main.layer_tree.has_focus
         name = current(main)
         await press(pilot, "t", "t")
         assert current(main) == name, "the cursor keeps its row in every view"
@@ -685,12 +689,12 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
             await taken_in(pilot)
 
         await click("tree-rule", "worst")
-        assert main.layer_list.view is View.WORST
+        assert main.layer_list.view is LayerListView.WORST
         await click("tree-rule", "tree")
-        assert main.layer_list.view is View.TREE
-        before = main.layer_list.sort_weights
+        assert main.layer_list.view is LayerListView.TREE
+        before = main.layer_list.sort_values
         await click("tree-header", "share")
-        assert main.layer_list.sort_weights != before or "sort_weights" in status(main)
+        assert main.layer_list.sort_values != before or "sort_values" in status(main)
         for word, column in (("op", "operator"), ("prec", "precision")):
             await click("tree-header", word)
             listing = main.layer_list
@@ -761,7 +765,7 @@ async def test_resizes_live(tmp_path):
 async def test_a_network_without_blocks_has_none_and_a_filter_keeps_its_rows_until_new_shares_are_measured(tmp_path):
     async with opened(tmp_path, network="tiny_resnet", sweeps=True) as (app, main, pilot):
         await press(pilot, "t", "t")
-        assert main.layer_list.view is View.TREE
+        assert main.layer_list.view is LayerListView.TREE
         await answered(pilot, "slash", *"share>1%", "enter")
         shown = main.layer_list.matches
         assert shown

@@ -253,7 +253,7 @@ def test_rows_with_engines_fit_any_width(build):
         columns = fit_columns(width, True)
         header = column_title_line(columns, figures)
         assert spans.line_width(header) <= width and columns["layer"] >= 16
-        for line in MODEL.list_worst_first_rows(set(), figures.row_order_weights):
+        for line in MODEL.list_worst_first_rows(set(), figures.worst_first_sort_values):
             drawn = layer_row_line(build_row_cells(figures, line, True), line.depth, columns, False)
             assert spans.line_width(drawn) <= width
             if isinstance(line.row, GroupRow):

@@ -88,7 +88,9 @@ async def test_the_footer_is_not_drawn_again_by_keys_that_leave_the_focus(tmp_pa
         footer = main.query_one("#footer", Lines)
         footer.refresh = lambda *regions, **options: drawn.append(regions)
         await answered(pilot, "down", "down", "n", "w", "end", "home", "left", "right")
-        line = footer_action_line(main.screen_width, main.disabled_reason, Focus.LIST, main._list_current_labels())
+        line = footer_action_line(
+            main.screen_width, main.disabled_reason, Focus.LIST, main._list_replaced_action_labels()
+        )
         assert [text for text, _ in footer.lines[0]] == [text for text, _ in line]
         assert len(drawn) <= 4, "only where an action becomes possible or impossible"
         for key, text in {"Y": "e exports a report", "m": "--config A --config B", "Z": "z undoes"}.items():

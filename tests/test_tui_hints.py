@@ -19,7 +19,7 @@ from trt_tui.tui.screens.dialogs import Dialog, Picker
 from trt_tui.tui.screens.pages import HelpPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
 from trt_tui.tui.state.config_status import is_measuring_current_config
-from trt_tui.tui.state.rows import ColourMeasure, TreeModel, View, build_row_values
+from trt_tui.tui.state.rows import ColourMeasure, LayerListView, TreeModel, build_row_values
 from trt_tui.tui.state.status import Hint, find_first_group_to_raise, next_step_hint
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -84,7 +84,7 @@ async def test_the_keys_of_a_hint_raise_the_row_that_it_names(tmp_path, network,
             second = await follow(app, main, pilot)
             assert first.group and second.group and first.group != second.group, way
             await press(pilot, "escape", "escape", "1")
-            main.set_view(View.TREE)
+            main.set_view(LayerListView.TREE)
             main.layer_list.measure = ColourMeasure.SHARE
             main.layer_list.run = "config"
             while app.session.undo():
@@ -152,14 +152,14 @@ def test_an_engine_without_a_value_of_the_target_leads_to_the_export(tmp_path, m
 async def test_bad_rows_are_passed_in_the_order_of_the_list(tmp_path):
     async with opened(tmp_path, size=(120, 40)) as (app, main, pilot):
         listing = main.layer_list
-        for view in (View.TREE, View.WORST):
+        for view in (LayerListView.TREE, LayerListView.WORST):
             main.set_view(view)
             listing.opened_paths = {scope.path for scope in listing.tree_model.scopes}
             main.draw_layer_tree()
             bad = [
                 line.row.group.name
                 for line in main.layer_tree.rows
-                if isinstance(line.row, GroupRow) and line.row.group.name in listing.row_values.bad_rows
+                if isinstance(line.row, GroupRow) and line.row.group.name in listing.row_values.bad_group_names
             ]
             assert len(bad) > 3
             main.go_to_group(bad[0])

@@ -211,7 +211,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         assert marked and set(marked) <= set(finding.best_evaluation.raised_groups)
         assert "raised in the best so far" in title(main)
         await press(pilot, "a")
-        assert isinstance(app.screen, SearchResultPage) and app.screen.chosen_option.config == best
+        assert isinstance(app.screen, SearchResultPage) and app.screen.selected_search_option.config == best
         await answered(pilot, "enter")
         assert main.session.config == best and not main.session.is_searching and app.screen is main
         assert main.session.child.stops == 1 and not main.layer_list.row_values.search_marks
@@ -295,7 +295,7 @@ async def test_a_result_shows_changes_and_long_reasons_at_every_size_and_waits_u
             await answered(pilot, "a")
             page = app.screen
             assert isinstance(page, SearchResultPage) and main.session.config == before
-            result, current = page.chosen_option, page.options[0]
+            result, current = page.selected_search_option, page.options[0]
             assert result.config == search_status.best_config and current.config == before
             assert result.outcome.passes and not current.outcome.passes
             values = [target_value_span(main.session, option.accuracy)[0] for option in (current, result)]
@@ -348,7 +348,7 @@ async def test_each_config_of_the_front_can_be_taken_as_one_change(tmp_path):
         scores = [option.evaluation.score for option in app.screen.options[1:]]
         assert scores == sorted(scores)
         await answered(pilot, "down")
-        accurate = app.screen.chosen_option
+        accurate = app.screen.selected_search_option
         assert accurate.relation == MORE_ACCURATE and "samples of the search only" in app.screen.text
         assert "kernels" not in app.screen.text
         main.session.results.get_or_create_results(accurate.config).preview = Preview(kernels=(None,) * 77)
@@ -535,16 +535,16 @@ async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
         current, best = list_search_options(session, search_status)
         assert current.config == best.config and current.accuracy == best.accuracy
         search_status.progress = progress
-        shown = page.chosen_option
+        shown = page.selected_search_option
         assert shown.relation == BEST_SO_FAR and "running" in page.text
         assert "best so far, all in FP32" in page.text, "the second config of a search shows what is possible"
         main.session.child.searched = None
         await settle(pilot)
-        assert page.chosen_option == shown and "earlier state" in page.text
+        assert page.selected_search_option == shown and "earlier state" in page.text
         assert "a shows the newer result" in page.query_one("#page-keys", Lines).text
         await press(pilot, "a")
-        assert page.chosen_option.config == main.session.search_status.best_config != shown.config
-        assert page.chosen_option.relation == RESULT
+        assert page.selected_search_option.config == main.session.search_status.best_config != shown.config
+        assert page.selected_search_option.relation == RESULT
 
 
 async def test_a_dialog_of_fields_names_the_keys_of_a_choice_only_on_a_choice(tmp_path):

@@ -39,16 +39,16 @@ from trt_tui.tui.state import charts, config_status, detail, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import ToggleResult, config_table, find_toggle_result, find_toggled_config
 from trt_tui.tui.state.config_status import value_margin_text
-from trt_tui.tui.state.layer_list import FilterItem, LayerList, parse_filter
+from trt_tui.tui.state.layer_list import FilterableGroup, LayerList, parse_filter
 from trt_tui.tui.state.rows import (
     ColourMeasure,
+    LayerListView,
     RowValues,
     TreeModel,
-    View,
     VisibleRow,
     build_row_values,
     find_colour_band,
-    legend_text,
+    sign_legend_text,
 )
 from trt_tui.tui.state.status import count_rows_to_raise_for_target, next_step_hint
 from trt_tui.tui.state.text_plots import bar_text
@@ -83,7 +83,7 @@ def test_the_next_bad_row_is_found_from_every_kind_of_row(session):
     rows = [lines[row.path] for row in model.group_rows]
     node = VisibleRow(f"{rows[1].key}\0node", 2, None, node="node")
     folded = VisibleRow("\0folded", 0, None)
-    for view in (View.TREE, View.WORST):
+    for view in (LayerListView.TREE, LayerListView.WORST):
         listing.view = view
         listing._row_values = RowValues(model, session.config, group_values=dict.fromkeys((before, inside, after), 0.5))
         listing.sort_rows()
@@ -99,7 +99,7 @@ def test_the_next_bad_row_is_found_from_every_kind_of_row(session):
         assert listing.find_next_bad_group(rows[1], includes_current=True) == inside
         listing._row_values = RowValues(model, session.config)
         assert listing.find_next_bad_group(rows[0]) is None
-    listing.view, listing.sort_weights = View.TREE, None
+    listing.view, listing.sort_values = LayerListView.TREE, None
     listing._row_values = RowValues(model, session.config, group_values=dict.fromkeys((before, inside, after), 0.5))
     for row in (scope, ungrouped):
         assert listing.find_next_bad_group(row) == inside
@@ -202,7 +202,7 @@ def test_a_filter_takes_all_words_and_opens_what_matches():
         return {
             row.group.name
             for row in MODEL.group_rows
-            if wanted.matches_all_terms(FilterItem(row.group, MODEL.search_text(row), share, asked, kept))
+            if wanted.matches_all_terms(FilterableGroup(row.group, MODEL.search_text(row), share, asked, kept))
         }
 
     every, matches = {group.name for group in VIT.groups}, matching("QKV matmul")
@@ -237,7 +237,7 @@ def test_first_open_shows_whole_levels():
 
 def test_figures_of_the_rows_and_of_what_is_above_them(session):
     figures = found(session)
-    lines = MODEL.list_worst_first_rows(set(), figures.row_order_weights)
+    lines = MODEL.list_worst_first_rows(set(), figures.worst_first_sort_values)
     values = [figures.group_values[line.row.group.name] for line in lines if isinstance(line.row, GroupRow)]
     assert (
         values
@@ -263,8 +263,8 @@ def test_a_scope_counts_what_makes_the_error_larger(session):
         shares[name] = replace(shares[name], fraction=(-9.0, 0.3, 0.1)[min(place, 2)])
     figures = found(session)
     assert figures.scope_values[scope.path] == pytest.approx(-8.7 + 0.1 * (len(scope.groups) - 2))
-    weights = MODEL.combine_by_scope(figures.row_order_weights)
-    assert weights[scope.path] == pytest.approx(sum(figures.row_order_weights[name] for name in scope.groups))
+    weights = MODEL.combine_by_scope(figures.worst_first_sort_values)
+    assert weights[scope.path] == pytest.approx(sum(figures.worst_first_sort_values[name] for name in scope.groups))
     said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
     assert any("added up, 1 below zero: raising it alone increases the error" in line for line in said)
 
@@ -297,7 +297,7 @@ def test_rows_are_counted_by_the_codes_in_use(session):
         session.set_config(PrecisionConfig.from_precision(precision))
         figures = found(session)
         assert figures.lowest_precision is precision
-        assert figures.quantizable_group_count == sum(precision in group.allowed_precisions for group in VIT.groups)
+        assert figures.reducible_group_count == sum(precision in group.allowed_precisions for group in VIT.groups)
         for scope in MODEL.scopes:
             row = VisibleRow(scope.path, 0, scope)
             said = [text(line) for line in detail.detail_lines(session, figures, row, 80, 20)]
@@ -415,9 +415,9 @@ def test_nan_is_red_and_first(tmp_path, measured_before):
     cells = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[local.QKV]))
     assert (cells.glyph, cells.glyph_style, cells.cells["share"].text) == ("!", "bad", "NaN")
     assert (
-        figures.row_order_weights[local.QKV]
-        == max(figures.row_order_weights.values())
-        > figures.row_order_weights["node_cat"]
+        figures.worst_first_sort_values[local.QKV]
+        == max(figures.worst_first_sort_values.values())
+        > figures.worst_first_sort_values["node_cat"]
     )
     said = detail.loss_reason_texts(session, figures, VIT.group_by_name[local.QKV])
     assert "Inf at its output" in said[0] and "FP16's 65504" in said[1]
@@ -694,7 +694,7 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
             remedy_of(session, "space", "FP32", *fp32),
         )
         session.results.get_values(ev.REMEDIES)[group.name, session.config] = remedies
-        equal, others = detail.split_by_noise(session, remedies)
+        equal, others = detail.split_off_best_remedies(session, remedies)
         assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
         lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
         assert any(re.fullmatch(r"≈ within [\d.]+ dB of the best", line) for line in lines) is are_equal
@@ -747,7 +747,7 @@ def test_the_metric_decides_which_remedy_is_best(session):
         )
         for label, (sqnr_db, metric) in values.items()
     )
-    assert [one.label for one in detail.split_by_noise(session, remedies)[0]] == ["entropy"]
+    assert [one.label for one in detail.split_off_best_remedies(session, remedies)[0]] == ["entropy"]
     assert [one.label for one in detail._choose_best_remedy_per_kind(session, remedies)] == ["entropy"]
 
 
@@ -764,7 +764,7 @@ def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
     }
     remedies = tuple(remedy_of(session, "r", label, *value) for label, value in values.items())
     session.results.get_values(ev.REMEDIES)[group.name, session.config] = remedies
-    equal, others = detail.split_by_noise(session, remedies)
+    equal, others = detail.split_off_best_remedies(session, remedies)
     assert [one.label for one in equal] == ["Mul", "FP32", "mse", "entropy", "percentile"], "13.8 is marked everywhere"
     assert [one.label for one in others] == ["FP16"], "not all that is in a wide interval equals the best"
     lines = [text(line) for line in detail.remedy_lines(session, group, 40)]
@@ -837,14 +837,14 @@ def test_raising_to_nan_meets_no_target(session):
 
 def test_a_legend_has_whole_entries_of_the_signs_on_the_screen_at_every_width():
     signs = {"↑", "e", "p", "k", "+", "?", "█"}
-    whole = legend_text(signs, 200).split("  ")
+    whole = sign_legend_text(signs, 200).split("  ")
     assert whole == ["↑ raised", "e p range", "k fixed", "+ other change", "? not measured"]
     for width in range(0, 200):
-        legend = legend_text(signs, width)
+        legend = sign_legend_text(signs, width)
         assert len(legend) <= width and whole[: len(list(filter(None, legend.split("  "))))] == list(
             filter(None, legend.split("  "))
         ), (width, legend)
-    assert not legend_text({"█", "·"}, 200)
+    assert not sign_legend_text({"█", "·"}, 200)
 
 
 def test_a_wide_detail_pane_has_charts_beside_its_text(session):

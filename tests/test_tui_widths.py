@@ -29,7 +29,7 @@ from trt_tui.tui.state.config_list import ToggleResult, config_table
 from trt_tui.tui.state.config_status import MAX_GAUGE_CELLS, MIN_GAUGE_CELLS, target_gauge_line
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title, view_title
 from trt_tui.tui.state.marks import RAISED_MARK
-from trt_tui.tui.state.rows import ColourMeasure, TreeModel, View, VisibleRow, build_row_values
+from trt_tui.tui.state.rows import ColourMeasure, LayerListView, TreeModel, VisibleRow, build_row_values
 from trt_tui.tui.state.status import Hint, StatusLines, status_lines
 
 WIDTHS = range(60, 201)
@@ -258,7 +258,7 @@ def test_the_rows_are_called_worst_first_only_while_they_are(session):
     listing = LayerList(session)
     listing.open_network(session.outline)
     listing.update_row_values()
-    listing.view = View.WORST
+    listing.view = LayerListView.WORST
     listing.sort_rows(SHARE_COLUMN)
     assert view_title(listing) == "Worst first"
     shares = session.results.get_or_create_results(session.config).shares
@@ -272,7 +272,7 @@ def test_the_rows_are_called_worst_first_only_while_they_are(session):
     assert view_title(listing) == "Worst first"
     listing.sort_rows(LAYER_COLUMNS_BY_ID["operator"])
     assert view_title(listing) == "All layers" and "by operator" in layer_list_title(listing, 120)[0]
-    listing.view = View.TREE
+    listing.view = LayerListView.TREE
     assert view_title(listing) == "Tree"
 
 
@@ -283,7 +283,7 @@ def test_a_row_that_is_no_longer_raised_is_not_sorted_first(session):
     results = session.results.get_or_create_results(session.config)
     results.shares, results.has_all_shares = shares, True
     listing.open_network(session.outline)
-    listing.view = View.WORST
+    listing.view = LayerListView.WORST
     listing.update_row_values()
     shares[best] = replace(shares[best], fraction=0.01)
     listing.update_row_values()

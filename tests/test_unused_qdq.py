@@ -615,7 +615,7 @@ async def test_one_key_takes_them_out_and_one_undo_brings_them_back(tmp_path, qu
         assert {group: session.config.precision_moves[group] for group in unused} == dict.fromkeys(
             unused, PrecisionMove(FP16, PREVIEW_REASON)
         ) and made == [before, changed]
-        text = detail.settings_text(session, changed, outline.group_by_name[unused[0]])
+        text = detail.group_settings_text(session, changed, outline.group_by_name[unused[0]])
         assert text.startswith("FP16 by the preview") and "INT8 ran in FP16 (preview RTX 1.7, SM89)" in text
         assert any(line.startswith("Took the Q/DQ of 3 layers out") for line in session.log)
         session.apply_event(ev.EnginePreviewed(0, changed, preview_of(changed)))
@@ -659,10 +659,10 @@ async def test_a_config_that_changed_meanwhile_is_left_alone_and_fixed_layers_ar
 
 def test_the_detail_pane_says_it_and_how_to_act(recorded) -> None:
     network, (before, _), _ = recorded("odd")
-    sentences = engine_texts.implementation_sentences(before, network.get_group(CELU), INT8, {})
+    sentences = engine_texts.preview_implementation_sentences(before, network.get_group(CELU), INT8, {})
     assert sentences[0].startswith("preview RTX 1.7, SM89: ≠ FP32, requested INT8")
     assert sentences[1] == ("INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion (key 9 takes them out)")
-    sentences = engine_texts.implementation_sentences(before, network.get_group("/stem/Conv"), INT8, {})
+    sentences = engine_texts.preview_implementation_sentences(before, network.get_group("/stem/Conv"), INT8, {})
     assert not any("Q/DQ" in sentence for sentence in sentences)
 
 

@@ -394,12 +394,12 @@ class Workspace:
             hold_out: True to leave feeds out of the search if the data has enough samples. The result of the search is
                 measured on these feeds.
         """
-        _ = self.analysis, self.plan  # opened before the copy, so that the view shares them
+        _ = self.analysis, self.build_plan  # opened before the copy, so that the view shares them
         view = copy.copy(self)
         feeds = self._choose_feeds(0, hold_out)
         view.__dict__["feeds"] = feeds if calibrates else JudgedFeeds.from_indices(feeds.all_feeds, compared=feeds)
         view._full_workspace = self
-        view.__dict__.pop("held_out", None)
+        view.__dict__.pop("held_out_feeds", None)
         if self.fingerprint is not None:
             view.fingerprint = replace(self.fingerprint, data_sha256=view._hash_judged_data())
         return view
@@ -439,7 +439,7 @@ class Workspace:
         return JudgedFeeds.from_indices([index for index in feed_indices if index not in held_out], calibrating)
 
     @cached_property
-    def held_out(self) -> list[int]:
+    def held_out_feeds(self) -> list[int]:
         """The indices of the held-out feeds: judged feeds that no value is measured on, and that do not calibrate.
 
         They have at most about four times as many samples as `feeds`. The list is empty if fewer than
@@ -507,7 +507,7 @@ class Workspace:
         )
 
     @cached_property
-    def plan(self) -> BuildPlan:
+    def build_plan(self) -> BuildPlan:
         """The build plan of engines, with the simulations at the other shapes of ``--judge-at``.
 
         Raises:
@@ -563,7 +563,7 @@ class Workspace:
         parts = self.__dict__  # reading a property would open a part that was never used
         if "analysis" in parts:
             self.analysis.close()
-        for analysis in self.plan.other_shapes.values() if "plan" in parts else ():
+        for analysis in self.build_plan.other_shapes.values() if "build_plan" in parts else ():
             analysis.close()
 
     def _load_samples(self, spec: str | None, limit: int | None = None, reads_labels: bool = False) -> Samples:

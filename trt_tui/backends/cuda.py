@@ -53,7 +53,7 @@ def find_first_device() -> CudaDevice:
     if status != 0:
         raise BackendUnavailableError(
             "the NVIDIA driver does not work",
-            f"cuInit: {_error_text(cuda, status)}",
+            f"cuInit: {_cuda_error_text(cuda, status)}",
             "Check nvidia-smi; the driver and its library may differ in version.",
         )
     device, version = ctypes.c_int(), ctypes.c_int()
@@ -86,7 +86,7 @@ def copy_device_memory(regions: Iterable[tuple[int, int, int]], stream: int | No
     """
     cuda = _load_driver_with_context()
     for source, destination, size in regions:
-        _check_status(
+        _check_cuda_status(
             cuda,
             "a copy on the GPU",
             cuda.cuMemcpyDtoDAsync_v2(
@@ -94,7 +94,7 @@ def copy_device_memory(regions: Iterable[tuple[int, int, int]], stream: int | No
             ),
         )
     if stream is None:
-        _check_status(cuda, "a copy on the GPU", cuda.cuStreamSynchronize(None))
+        _check_cuda_status(cuda, "a copy on the GPU", cuda.cuStreamSynchronize(None))
 
 
 def create_stream() -> int:
@@ -104,7 +104,7 @@ def create_stream() -> int:
         RuntimeError: The driver refuses to create a stream.
     """
     cuda, stream = _load_driver_with_context(), ctypes.c_void_p()
-    _check_status(cuda, "the creation of a CUDA stream", cuda.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
+    _check_cuda_status(cuda, "the creation of a CUDA stream", cuda.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
     assert stream.value is not None
     return stream.value
 
@@ -116,12 +116,12 @@ def synchronize_stream(stream: int) -> None:
         RuntimeError: Some of the work failed.
     """
     cuda = _load_driver_with_context()
-    _check_status(cuda, "work on the GPU", cuda.cuStreamSynchronize(ctypes.c_void_p(stream)))
+    _check_cuda_status(cuda, "work on the GPU", cuda.cuStreamSynchronize(ctypes.c_void_p(stream)))
 
 
-def _check_status(cuda: ctypes.CDLL, work: str, status: int) -> None:
+def _check_cuda_status(cuda: ctypes.CDLL, work: str, status: int) -> None:
     if status != 0:
-        raise RuntimeError(f"{work} failed: {_error_text(cuda, status)}")
+        raise RuntimeError(f"{work} failed: {_cuda_error_text(cuda, status)}")
 
 
 def _load_driver_with_context() -> ctypes.CDLL:
@@ -150,7 +150,7 @@ def _read_device_attribute(cuda: ctypes.CDLL, attribute: int, device: ctypes.c_i
     return value.value
 
 
-def _error_text(cuda: ctypes.CDLL, error_code: int) -> str:
+def _cuda_error_text(cuda: ctypes.CDLL, error_code: int) -> str:
     text = ctypes.c_char_p()
     if cuda.cuGetErrorString(error_code, ctypes.byref(text)) == 0 and text.value:
         return f"{text.value.decode()} ({error_code})"

@@ -81,7 +81,7 @@ def quantize_in_fp32(model: ir.Model) -> ir.Model:
     model = model.clone()
     for node in list(model.graph.all_nodes()):
         if _quantizes_fp16(node):
-            _cast_to_fp32(node)
+            _insert_casts_to_fp32(node)
     return model
 
 
@@ -95,7 +95,7 @@ def _quantizes_fp16(node: ir.Node) -> bool:
     )
 
 
-def _cast_to_fp32(node: ir.Node) -> None:
+def _insert_casts_to_fp32(node: ir.Node) -> None:
     """Inserts Casts to FP32 before the value and the scale of a QuantizeLinear."""
     assert node.graph is not None
     for index in range(2):
@@ -341,7 +341,7 @@ class OnnxRuntimeBackend:
         if self.provider == "cuda":
             cuda_options = dict(self.cuda_options)
             if capture_graphs:
-                cuda_options |= {"enable_cuda_graph": "1", "user_compute_stream": str(find_stream())}
+                cuda_options |= {"enable_cuda_graph": "1", "user_compute_stream": str(get_cuda_graph_stream())}
             providers.insert(0, (PROVIDERS["cuda"], cuda_options))
         with DEVICE_LOCK:
             session = self._ort.InferenceSession(model_bytes, options, providers=providers, **session_arguments)
@@ -966,10 +966,10 @@ class DeviceArrayCopies:
         """Returns a result that stays on the device. It counts against `max_idle_bytes` as long as it is in use."""
         result = DeviceResult(value, stream)
         self.result_bytes += result.nbytes
-        weakref.finalize(result, self._forget_result, result.nbytes).atexit = False
+        weakref.finalize(result, self._subtract_result_bytes, result.nbytes).atexit = False
         return result
 
-    def _forget_result(self, byte_count: int) -> None:
+    def _subtract_result_bytes(self, byte_count: int) -> None:
         self.result_bytes -= byte_count
 
     def free_unused_copies(self, used_arrays: Iterable[_Fed] = ()) -> None:
@@ -1097,7 +1097,7 @@ class IoBindingRunner:
             del binding
             self.device_copies.free_unused_copies()
             session = make_session(dict(_input_shapes_key(feed)))
-            self.device_copies.stream = find_stream()
+            self.device_copies.stream = get_cuda_graph_stream()
             self._captured_graph = _CapturedCudaGraph(self._ort, session, feed, output_slots, self.device_copies.stream)
         except Exception as error:  # nodes on the CPU, control flow, strings, no memory: inputs and outputs stay bound
             self._set_execution_mode(ExecutionMode(BOUND_MODE, f"no CUDA graph: {_short_error_text(error)}"))
@@ -1197,7 +1197,7 @@ class _CapturedCudaGraph:
 _stream: int | None = None
 
 
-def find_stream() -> int | None:
+def get_cuda_graph_stream() -> int | None:
     """Returns the CUDA stream of all CUDA graphs of this process, which is created by the first call; None without a
     GPU."""
     global _stream

@@ -792,7 +792,7 @@ def import_preview_builder() -> Any:
     return trt
 
 
-def list_engine_layers(
+def build_and_list_engine_layers(
     trt: Any,
     model: bytes,
     weights: Mapping[str, np.ndarray],

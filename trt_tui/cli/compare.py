@@ -159,7 +159,7 @@ def compare(
         if saved_outputs[0] is not None and not session.was_interrupted:
             print_messages(f"Wrote {saved_outputs[0]}")
         stopped = session.was_interrupted
-        run = session.judged_run
+        run = session.exit_code_run
         write_text_outputs(
             [
                 (json_path, lambda: json_text(comparison_record(session))),

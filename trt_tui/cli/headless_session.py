@@ -229,7 +229,7 @@ def measure_comparison(
     try:
         errors_only = layer_detail == "errors" and bool(options.runs)
         if print_first_errors is not None and layer_detail != "none" and not errors_only:
-            first_errors_run = session.judged_run
+            first_errors_run = session.exit_code_run
         session.request_comparison(layer_detail != "none", layer_detail == "shares", not errors_only, first_errors_run)
         session.wait_for_jobs()
         if layer_detail == "shares":
@@ -333,7 +333,7 @@ def run_search(session: HeadlessSession, precision: Precision | None, request: r
         )
         start_config = _add_keep_rules(session, start_config)
     if session.config_path is None:
-        _print_default_rules(session, start_config)
+        _print_default_keep_rules(session, start_config)
     session.history.push_config(start_config)  # warnings during the search are about this config
     fixed_groups: tuple[str, ...] = ()
     if request.method == "lower" and session.config_path is not None:
@@ -410,7 +410,7 @@ def _add_keep_rules(session: HeadlessSession, config: PrecisionConfig) -> Precis
     ).with_moves(session.config.range_moves)
 
 
-def _print_default_rules(session: HeadlessSession, config: PrecisionConfig) -> None:
+def _print_default_keep_rules(session: HeadlessSession, config: PrecisionConfig) -> None:
     """Prints the layers whose precision the default keep rules fix in a config, with the reason."""
     if note := default_keep_rules_note(session.network_outline, config):
         print(escape_hidden_characters(note), file=sys.stderr)
@@ -420,7 +420,7 @@ def _use_uniform_precision(session: HeadlessSession, precision: Precision) -> No
     """Makes a config with one precision for all groups the current config."""
     uniform = PrecisionConfig.from_precision(precision, session.options.other, session.options.tf32)
     session.history.push_config(_add_keep_rules(session, uniform))
-    _print_default_rules(session, session.config)
+    _print_default_keep_rules(session, session.config)
 
 
 def _printed_log_text(session: Session, message: ev.LogMessage) -> str:

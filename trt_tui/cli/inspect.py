@@ -114,7 +114,7 @@ def inspect(
         write_text_outputs([(json_path, lambda: json_text(record))])
         if json_path == "-":
             return
-        engine_report = _read_engine(session, engine) if engine is not None else None
+        engine_report = _read_engine_report(session, engine) if engine is not None else None
     click.echo(
         f"{escape_hidden_characters(network.name)}: {len(network.layers)} nodes in {len(network.groups)} groups, "
         f"opset {network.opset}"
@@ -148,7 +148,7 @@ def lint(engine: str | None, json_path: str | None, **arguments: Any) -> None:
     with open_config_session(collect_options(arguments)) as session:
         network, findings = session.network_outline, session.network_outline.qdq_findings
         if findings is not None and engine is not None:
-            findings = (*findings, *find_confirmed_findings(network, _read_engine(session, engine)))
+            findings = (*findings, *find_confirmed_findings(network, _read_engine_report(session, engine)))
     write_text_outputs([(json_path, lambda: json_text(qdq_check_record(network, findings)))])
     if json_path != "-":
         click.echo("\n".join(map(escape_hidden_characters, qdq_check_lines(network, findings))))
@@ -264,7 +264,7 @@ def _known_defects_report(session: HeadlessSession, of_config: bool) -> tuple[di
     )
 
 
-def _read_engine(session: HeadlessSession, path: str) -> EngineReport:
+def _read_engine_report(session: HeadlessSession, path: str) -> EngineReport:
     """Reads the implementation of each layer from an engine, or from the JSON of trtexec --exportLayerInfo."""
     from trt_tui.jobs.events import EngineFileRead
     from trt_tui.jobs.requests import ReadEngineFile

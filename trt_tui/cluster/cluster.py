@@ -74,7 +74,7 @@ class WorkspaceManifest:
     uses_reference_weights: bool = False
     key: str = field(default_factory=lambda: f"trt-tui-{uuid.uuid4().hex}")
 
-    def list_resources(self, for_engines: bool) -> dict[str, int]:
+    def list_dask_resources(self, for_engines: bool) -> dict[str, int]:
         """Returns Dask's resources that a task of this workspace requires: the worker itself, for one task at a time.
 
         Args:
@@ -274,7 +274,7 @@ class WorkerWorkspace:
         _ = workspace.analysis
         self.workspace = workspace
         _open_workspaces[manifest.key] = self
-        sync(get_worker().loop, get_worker().set_resources, **manifest.list_resources(builds_engines))
+        sync(get_worker().loop, get_worker().set_resources, **manifest.list_dask_resources(builds_engines))
 
     def _received_file_path(self, file_index: int) -> Path:
         return Path(f"{self._folder}{self._manifest.files[file_index][0]}")
@@ -575,7 +575,7 @@ class ClusterWorkerPool:
         return self._client.submit(
             function,
             *arguments,
-            resources=self.manifest.list_resources(for_engines),
+            resources=self.manifest.list_dask_resources(for_engines),
             priority=priority,
             pure=False,
             key=f"trt-tui-{uuid.uuid4().hex}",
@@ -803,7 +803,7 @@ _task_run_numbers = itertools.count()
 
 
 @dataclass(eq=False)
-class ItemBatch(Generic[Item]):
+class TaskItemBatch(Generic[Item]):
     """The items of a task that a worker receives together.
 
     Attributes:
@@ -828,9 +828,9 @@ class ClusterExecutor(Generic[Item]):
     ) -> None:
         self._pool, self._local_executor, self._wake = pool, LocalExecutor(workspace), wake
         self._for_engines, self._outage_count = for_engines, pool.outage_counts[for_engines]
-        self._waiting: deque[ItemBatch[Item]] = deque()
-        self._futures: dict[ItemBatch[Item], Future[Any]] = {}
-        self._arrivals: deque[tuple[ItemBatch[Item], Any]] = deque()
+        self._waiting: deque[TaskItemBatch[Item]] = deque()
+        self._futures: dict[TaskItemBatch[Item], Future[Any]] = {}
+        self._arrivals: deque[tuple[TaskItemBatch[Item], Any]] = deque()
         self._seconds_per_item: float | None = None
         self._is_running_locally = False
 
@@ -839,12 +839,12 @@ class ClusterExecutor(Generic[Item]):
         try:
             while True:
                 missing_count = MAX_PREFETCHED_ITEMS - len(self._waiting)
-                self._waiting.extend(ItemBatch([item]) for item in itertools.islice(source, missing_count))
+                self._waiting.extend(TaskItemBatch([item]) for item in itertools.islice(source, missing_count))
                 while self._arrivals:
                     batch, outcome = self._arrivals.popleft()
                     if self._futures.pop(batch, None) is not None:
                         yield from self._yield_batch_results(task, batch, outcome)
-                if self._lost_all_workers:
+                if self._has_lost_all_workers:
                     self._requeue_batches(task)
                 worker_count = self._count_workers()
                 while self._waiting and len(self._futures) < worker_count:
@@ -871,7 +871,7 @@ class ClusterExecutor(Generic[Item]):
             bool(self._arrivals)
             or self._can_run_locally
             or not (self._waiting or self._futures)
-            or (self._lost_all_workers)
+            or (self._has_lost_all_workers)
             or (bool(self._waiting) and len(self._futures) < self._count_workers())
         )
 
@@ -880,7 +880,7 @@ class ClusterExecutor(Generic[Item]):
         return self._pool.worker_count_text
 
     @property
-    def _lost_all_workers(self) -> bool:
+    def _has_lost_all_workers(self) -> bool:
         """True if all workers that execute batches are lost. Dask does not start these batches on later workers."""
         return bool(self._futures) and (
             not self._pool.is_connected or self._pool.outage_counts[self._for_engines] != self._outage_count
@@ -898,7 +898,7 @@ class ClusterExecutor(Generic[Item]):
         needs_worker = self._for_engines or self._waiting[0].lost_workers > 0
         return not (needs_worker and self._pool.can_get_more_workers)
 
-    def _take_batch(self, worker_count: int) -> ItemBatch[Item]:
+    def _take_batch(self, worker_count: int) -> TaskItemBatch[Item]:
         """Takes the next batch out of the queue. The first batch has one item.
 
         Later batches take about `BATCH_TARGET_S`. They become smaller towards the end, so that all workers end
@@ -913,7 +913,7 @@ class ClusterExecutor(Generic[Item]):
                 batch.items += self._waiting.popleft().items
         return batch
 
-    def _submit_batch(self, pickled_task: bytes, batch: ItemBatch[Item], priority: int) -> None:
+    def _submit_batch(self, pickled_task: bytes, batch: TaskItemBatch[Item], priority: int) -> None:
         if not self._futures:
             self._outage_count = self._pool.outage_counts[self._for_engines]
         items = pickle.dumps(batch.items)
@@ -924,7 +924,7 @@ class ClusterExecutor(Generic[Item]):
         # Dask calls all callbacks in one thread. It may wait for a result that was lost with its worker.
         threading.Thread(target=self._receive_results, args=(batch, future), daemon=True).start()
 
-    def _receive_results(self, batch: ItemBatch[Item], future: Future[Any]) -> None:
+    def _receive_results(self, batch: TaskItemBatch[Item], future: Future[Any]) -> None:
         """Receives the results of a batch, or the exception of Dask, in a thread of its own."""
         try:
             self._arrivals.append((batch, future.result()))
@@ -933,7 +933,7 @@ class ClusterExecutor(Generic[Item]):
         self._wake()
 
     def _yield_batch_results(
-        self, task: Task[Workspace, Item, T], batch: ItemBatch[Item], outcome: Any
+        self, task: Task[Workspace, Item, T], batch: TaskItemBatch[Item], outcome: Any
     ) -> Iterator[tuple[Item, T]]:
         """Yields the items of a batch with their results.
 
@@ -943,7 +943,7 @@ class ClusterExecutor(Generic[Item]):
         if isinstance(outcome, KilledWorker):
             self._requeue_items(task, batch, outcome.allowed_failures + 1, outcome.last_worker.address)
         elif isinstance(outcome, (OSError, CancelledError, FutureCancelledError)):  # the connection is lost
-            self._waiting.extendleft(ItemBatch([item], batch.lost_workers) for item in reversed(batch.items))
+            self._waiting.extendleft(TaskItemBatch([item], batch.lost_workers) for item in reversed(batch.items))
         elif isinstance(outcome, BaseException):
             raise outcome
         else:
@@ -965,7 +965,7 @@ class ClusterExecutor(Generic[Item]):
             self._requeue_items(task, batch, 1 if self._pool.is_connected else 0, self._pool.last_lost_address)
 
     def _requeue_items(
-        self, task: Task[Workspace, Item, T], batch: ItemBatch[Item], lost_workers: int, last_address: str
+        self, task: Task[Workspace, Item, T], batch: TaskItemBatch[Item], lost_workers: int, last_address: str
     ) -> None:
         """Returns the items of a batch to the queue after the loss of workers, each item in a separate batch.
 
@@ -979,4 +979,4 @@ class ClusterExecutor(Generic[Item]):
                 f"The last was {last_address}{self._pool.worker_exit_text(last_address)}.",
                 "The log contains their output. Memory may be short (--batch), or a library of operators at fault.",
             )
-        self._waiting.extendleft(ItemBatch([item], min(lost_workers, 1)) for item in reversed(batch.items))
+        self._waiting.extendleft(TaskItemBatch([item], min(lost_workers, 1)) for item in reversed(batch.items))

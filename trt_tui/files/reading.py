@@ -238,7 +238,7 @@ _TICK_S = 0.05
 _DEFAULT_NEXT_STEP = "Check that this is the right file; if it is, shorten its repetitions."
 
 
-class _BudgetExceededError(BaseException):
+class _ReadingBudgetExceededError(BaseException):
     """The error of a reading that has used up its CPU time or memory.
 
     The class is a BaseException, so that no reader catches it."""
@@ -276,9 +276,9 @@ def limit_reading_resources(
 
     def check_budget(*_: object) -> None:
         if _is_running and time.thread_time() - begin_s > max_s:
-            raise _BudgetExceededError(f"it was stopped after {max_s:.3g} s of computing")
+            raise _ReadingBudgetExceededError(f"it was stopped after {max_s:.3g} s of computing")
         if _is_running and _read_resident_memory_bytes() - begin_bytes > max_bytes:
-            raise _BudgetExceededError(f"it was stopped at {max_bytes / 2**30:.1f} GB of memory")
+            raise _ReadingBudgetExceededError(f"it was stopped at {max_bytes / 2**30:.1f} GB of memory")
 
     previous_handler = signal.signal(signal.SIGVTALRM, check_budget)
     _is_running = True
@@ -286,7 +286,7 @@ def limit_reading_resources(
         with _convert_exhaustion_errors(input_title):
             signal.setitimer(signal.ITIMER_VIRTUAL, _TICK_S, _TICK_S)
             yield
-    except _BudgetExceededError as error:
+    except _ReadingBudgetExceededError as error:
         _is_running = False
         raise InputError(f"{input_title} takes too much time or memory", str(error), next_step) from None
     finally:

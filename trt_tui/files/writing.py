@@ -87,7 +87,7 @@ def _remove_unused_folder(folder: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder)
     except FileNotFoundError:
-        if _is_stale(folder):
+        if _is_stale_path(folder):
             shutil.rmtree(folder)
 
 
@@ -152,7 +152,7 @@ def mark_folder_in_use(folder: Path) -> Iterator[None]:
 def remove_stale_path(path: Path) -> bool:
     """Removes a temporary file or folder that no process writes to any more. Returns True if the path was removed."""
     with contextlib.suppress(OSError):
-        if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name) and _is_stale(path):
+        if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name) and _is_stale_path(path):
             if path.is_dir() and not path.is_symlink():
                 with _lock_folder(path):
                     shutil.rmtree(path)
@@ -162,7 +162,7 @@ def remove_stale_path(path: Path) -> bool:
     return False
 
 
-def _is_stale(path: Path) -> bool:
+def _is_stale_path(path: Path) -> bool:
     return time.time() - path.stat().st_mtime > STALE_S
 
 
@@ -199,14 +199,14 @@ class _PendingFile:
 
 
 @dataclass
-class _Transaction:
+class _FileTransaction:
     """The files of a `file_transaction` in the order of writing, and the cleanup of their temporary files."""
 
     pending_files: list[_PendingFile] = field(default_factory=list)
     cleanup_stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
-_transaction: ContextVar[_Transaction | None] = ContextVar("file_transaction", default=None)
+_transaction: ContextVar[_FileTransaction | None] = ContextVar("file_transaction", default=None)
 
 
 @contextlib.contextmanager
@@ -223,7 +223,7 @@ def file_transaction() -> Iterator[None]:
     if _transaction.get() is not None:
         yield
         return
-    transaction = _Transaction()
+    transaction = _FileTransaction()
     token = _transaction.set(transaction)
     try:
         with transaction.cleanup_stack:

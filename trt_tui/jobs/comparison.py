@@ -69,7 +69,7 @@ from trt_tui.formatting import counted_noun_text, run_title
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges, measure_ranges, measure_ranges_by_method
-from trt_tui.jobs.engine import find_stored_exported_run
+from trt_tui.jobs.engine import load_stored_exported_run
 from trt_tui.jobs.engine_build import measure_lowered_network_accuracy
 from trt_tui.jobs.engine_preview import NOT_INSTALLED, PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
 from trt_tui.jobs.scheduler import (
@@ -80,7 +80,7 @@ from trt_tui.jobs.scheduler import (
     choose_next_job_step,
     get_executor,
     override_urgency,
-    take_last_value,
+    run_to_last_value,
 )
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
@@ -121,7 +121,7 @@ def measure_final_accuracy(
         PartialResult(accuracy, accuracy.samples, accuracy.total)
         for accuracy in measure_accuracy(workspace, store, reporter, config, phase)
     )
-    return override_urgency(urgency, take_last_value(partials))
+    return override_urgency(urgency, run_to_last_value(partials))
 
 
 class AccuracyTask:
@@ -139,7 +139,7 @@ class AccuracyTask:
 
     def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[None, None, Accuracy]:
         partials = context.analysis.measure_accuracy(item, self._ranges, self._feeds_by_config[item])
-        return (yield from map_steps(take_last_value(partials), lambda step: None))
+        return (yield from map_steps(run_to_last_value(partials), lambda step: None))
 
 
 def measure_accuracies_in_parallel(
@@ -390,7 +390,7 @@ def _measure_shares(
     )
     send_updated_shares(sweep, is_end=True)
     shares = {name: error_share_from_sweep(sweep, name) for name in group_names}
-    store.save_result(workspace, _store_kind_with_exactness(workspace, "shares"), config, shares)
+    store.save_result(workspace, _choose_store_kind(workspace, "shares"), config, shares)
     return shares
 
 
@@ -412,7 +412,7 @@ def run_group_sweep(
             arguments are the sweep, the work done, and True if every group has an estimate for the first time.
         options: The further options of the `GroupSweep`.
     """
-    store_kind, executor = _store_kind_with_exactness(workspace, store_kind), get_executor(workspace, reporter)
+    store_kind, executor = _choose_store_kind(workspace, store_kind), get_executor(workspace, reporter)
     sweep = GroupSweep(
         workspace.analysis,
         config,
@@ -444,7 +444,7 @@ def run_group_sweep(
     return sweep
 
 
-def _store_kind_with_exactness(workspace: Workspace, store_kind: str) -> str:
+def _choose_store_kind(workspace: Workspace, store_kind: str) -> str:
     """Returns the name under which results of a kind are stored. Results on all samples (``--exact``) have their own."""
     return f"{store_kind}, exact" if workspace.options.exact else store_kind
 
@@ -469,7 +469,7 @@ def _send_cumulative_raise_accuracies(
             workspace.analysis, config, workspace.ranges, order, workspace.find_judged_feeds(config)
         )
         accuracies = yield from reporter.run_steps(
-            take_last_value(partials, "raising the worst layers one by one"), Urgency.BACKGROUND
+            run_to_last_value(partials, "raising the worst layers one by one"), Urgency.BACKGROUND
         )
         store.save_result(workspace, "raised", config, accuracies)
     reporter.send(ev.CumulativeRaiseMeasured(reporter.job, config, order, accuracies))
@@ -499,7 +499,7 @@ def run_comparison_job(
         cached = store.load_engine_result(workspace, config)
         if cached is not None:
             reporter.send(ev.EngineBuilt(reporter.job, config, cached))
-        if (executed := find_stored_exported_run(workspace, store, config)) is not None:
+        if (executed := load_stored_exported_run(workspace, store, config)) is not None:
             reporter.send(ev.ExportedFileExecuted(reporter.job, config, executed))
     if workspace.builder is not None:
         cached = store.load_engine_result(workspace, PrecisionConfig.from_precision(Precision.FP32))
@@ -860,7 +860,7 @@ def run_method_comparison_job(
         partials = workspace.analysis.measure_accuracy(
             request.config, calibration.range_table, workspace.feeds, with_metric_interval=True
         )
-        accuracy = yield from reporter.run_steps(take_last_value(partials, f"judging {method}"), Urgency.ACCURACY)
+        accuracy = yield from reporter.run_steps(run_to_last_value(partials, f"judging {method}"), Urgency.ACCURACY)
         rows.append(ev.RangeMethodResult(method, accuracy, seconds, calibration.samples))
         reporter.send(
             ev.ValueMeasured(
@@ -903,7 +903,7 @@ def run_sample_error_job(
         partials = measure_sample_errors(
             workspace.analysis, config, workspace.ranges, workspace.find_judged_feeds(config)
         )
-        errors = yield from reporter.run_steps(take_last_value(partials, request.phase), Urgency.ACCURACY)
+        errors = yield from reporter.run_steps(run_to_last_value(partials, request.phase), Urgency.ACCURACY)
         store.save_result(workspace, "samples", config, errors)
     reporter.send(ev.ValueMeasured(reporter.job, SAMPLE_ERRORS, config, errors))
 
@@ -1006,7 +1006,7 @@ def run_stored_results_job(
         accuracy = store.load_result(workspace, "verdict", config, Accuracy)
         stored = {
             RunKind.SIMULATED_CONFIG: RunResult(accuracy) if accuracy is not None else None,
-            RunKind.EXPORTED_FILE: find_stored_exported_run(workspace, store, config),
+            RunKind.EXPORTED_FILE: load_stored_exported_run(workspace, store, config),
             RunKind.BUILT_ENGINE: store.load_engine_result(workspace, config),
         }
         if runs := {kind: result for kind, result in stored.items() if result is not None}:
@@ -1116,7 +1116,7 @@ def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[Measured
             (
                 index
                 for index, other in enumerate(distinct)
-                if _scale_same_channels(config, entry[0].config, other[0].config)
+                if _have_common_scaling_subject(config, entry[0].config, other[0].config)
                 and _are_losses_equal(comparable_loss(entry), comparable_loss(other))
             ),
             None,
@@ -1138,7 +1138,7 @@ def _are_losses_equal(first: tuple[float, float], second: tuple[float, float]) -
     )
 
 
-def _scale_same_channels(config: PrecisionConfig, first: PrecisionConfig, second: PrecisionConfig) -> bool:
+def _have_common_scaling_subject(config: PrecisionConfig, first: PrecisionConfig, second: PrecisionConfig) -> bool:
     """Returns True if two configs scale channels of a common group that a third config does not scale."""
     subjects = [
         {

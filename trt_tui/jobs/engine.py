@@ -91,8 +91,8 @@ from trt_tui.jobs.scheduler import (
     WaitStep,
     choose_next_job_step,
     get_executor,
+    run_to_last_value,
     start_thread,
-    take_last_value,
 )
 from trt_tui.jobs.store import EngineCache, ResultStore
 from trt_tui.workspace import BuildPlan, Workspace, can_run_engines, find_shape_profile
@@ -165,7 +165,7 @@ def execute_exported_file(
     return exported_run
 
 
-def find_stored_exported_run(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> ExportedRun | None:
+def load_stored_exported_run(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> ExportedRun | None:
     return store.load_result(workspace, _STORE_KIND, config, ExportedRun)
 
 
@@ -218,7 +218,7 @@ def _measure_exported_file_accuracy(
     source = _ExportedFileRun(analysis, process, names, urgency)
     try:
         partials = analysis.compare(source, feed_indices, with_caveats=False)
-        accuracy = yield from reporter.run_steps(take_last_value(partials, "executing the exported network"), urgency)
+        accuracy = yield from reporter.run_steps(run_to_last_value(partials, "executing the exported network"), urgency)
     finally:
         process.close()
     return accuracy, source.options
@@ -306,7 +306,7 @@ def run_build_job(
         executed = yield from execute_exported_file(workspace, store, reporter, config, Urgency.BUILD)
         reporter.send(ev.ExportedFileExecuted(reporter.job, config, executed))
         return
-    if can_run_engines(builder, workspace.plan.settings):
+    if can_run_engines(builder, workspace.build_plan.settings):
         fp32 = PrecisionConfig.from_precision(Precision.FP32)
         yield from build_engines_in_parallel(workspace, store, reporter, (fp32, config, *request.later_configs))
         fp32_result = yield from _build_and_send_fp32_engine(
@@ -389,9 +389,9 @@ def choose_build_plan(workspace: Workspace, config: PrecisionConfig) -> BuildPla
     A config in FP32 is only compared with other configs. It is strongly typed and built once.
     """
     return (
-        workspace.plan
+        workspace.build_plan
         if reduces_precision(workspace.network, config)
-        else replace(workspace.plan, weakly_typed=False, builds_per_config=1)
+        else replace(workspace.build_plan, weakly_typed=False, builds_per_config=1)
     )
 
 
@@ -422,7 +422,7 @@ def build_and_measure_worst_engine(builder: EngineBuilder, config: PrecisionConf
     feeds, builds = builder.workspace.find_judged_feeds(config), list[BuildOutput | TrtTuiError]()
     for build_number in range(max(1, choose_build_plan(builder.workspace, config).builds_per_config)):
         builds.append((yield from _build_and_measure_once(builder, config, build_number, feeds)))
-        worst = _find_worst_build(builds)
+        worst = _choose_worst_build(builds)
         if worst is None or worst.result.accuracy is None:
             break
         builds = [
@@ -463,7 +463,7 @@ def _build_and_measure_once(
         return error
 
 
-def _find_worst_build(builds: Sequence[BuildOutput | TrtTuiError]) -> BuildOutput | None:
+def _choose_worst_build(builds: Sequence[BuildOutput | TrtTuiError]) -> BuildOutput | None:
     """Returns the build with the worst engine, the first of equal ones; None if all builds failed."""
     return max(
         (build for build in builds if not isinstance(build, TrtTuiError)),
@@ -486,7 +486,7 @@ def _store_worst_build(builder: EngineBuilder, builds: Sequence[BuildOutput | Tr
                 ev.LogMessage(builder.reporter.job, f"build {number} of {len(builds)} failed: {build.title}", "warning")
             )
     results = tuple(build.result for build in builds if not isinstance(build, TrtTuiError))
-    worst = _find_worst_build(builds)
+    worst = _choose_worst_build(builds)
     assert worst is not None, "the first build did not fail"
     if builder.cache is not None:
         builder.cache.write_files(worst.files)
@@ -630,7 +630,7 @@ def run_write_engine_job(
     workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.WriteEngine
 ) -> Steps[None]:
     """Builds the engine of a config and writes it to a file, without measuring its accuracy."""
-    plan, network = workspace.plan, workspace.network
+    plan, network = workspace.build_plan, workspace.network
     builder = EngineBuilder(workspace, None if plan.settings.builder_options.timing_cache else store.engines, reporter)
     report_known_defects(workspace, reporter, request.config, workspace.build_target)
     builder.ranges, no_data_reason = collect_ranges_for_export(
@@ -679,7 +679,7 @@ def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges
 
 def _engine_info_lines(builder: EngineBuilder, engine: BuiltEngine) -> tuple[str, ...]:
     """Returns the lines that describe a written engine: builder, origin, options and failed attempts."""
-    backend, settings = builder.backend, builder.workspace.plan.settings
+    backend, settings = builder.backend, builder.workspace.build_plan.settings
     compute_capability = settings.compute_capability
     builder_text = f"{backend.name} {backend.version}"
     builder_text += (
@@ -729,7 +729,7 @@ def send_engine_errors(
         or result is None
         or result.accuracy is None
         or not result.is_built_as_requested
-        or not can_run_engines(backend, workspace.plan.settings)
+        or not can_run_engines(backend, workspace.build_plan.settings)
     ):
         return None
     source = MARKED if use_marked_engine else UNFUSED
@@ -755,7 +755,7 @@ def _measure_debug_tensor_errors(builder: EngineBuilder, config: PrecisionConfig
     workspace, backend = builder.workspace, builder.backend
     network, engine = workspace.network, (yield from _build_engine_as_requested(builder, config))
     lowered = lower_for_builder(
-        network, config, builder.ranges, backend.capabilities, backend.name, workspace.plan.weakly_typed
+        network, config, builder.ranges, backend.capabilities, backend.name, workspace.build_plan.weakly_typed
     )
     with backend.load_engine(engine.data) as runner:
         text = runner.inspect()
@@ -843,10 +843,10 @@ def _build_engine_as_requested(builder: EngineBuilder, config: PrecisionConfig) 
     settings = make_build_settings(
         workspace.analysis,
         workspace.find_judged_feeds(config),
-        workspace.plan,
+        workspace.build_plan,
         config,
         debug_tensors=builder.backend.capabilities.debug_tensors,
     )
     return builder.build(
-        config, replace(workspace.plan, settings=settings, strict=True), workspace.analysis.extra_outputs
+        config, replace(workspace.build_plan, settings=settings, strict=True), workspace.analysis.extra_outputs
     )

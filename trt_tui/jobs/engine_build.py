@@ -84,8 +84,8 @@ from trt_tui.jobs.scheduler import (
     Reporter,
     Steps,
     WaitStep,
+    run_to_last_value,
     start_thread,
-    take_last_value,
 )
 from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import BuildPlan, Workspace, can_run_engines, find_shape_profile
@@ -694,7 +694,7 @@ def _simulate_built_config(
         config = config.with_group_precision([analysis.network.get_group(name)], precision, LADDER_REASON)
     try:
         return (
-            yield from take_last_value(
+            yield from run_to_last_value(
                 analysis.measure_accuracy(config, ranges, feed_indices), "simulating the built precisions"
             )
         )
@@ -773,7 +773,7 @@ def measure_engine_accuracy(
             "Report this network.",
         )
     return (
-        yield from take_last_value(
+        yield from run_to_last_value(
             analysis.compare(
                 source,
                 feed_indices,

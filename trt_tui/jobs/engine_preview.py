@@ -100,7 +100,7 @@ def preview_mismatch_reason(workspace: Workspace) -> str:
     Weakly typed releases fuse layers differently from TensorRT-RTX, which is strongly typed.
     """
     builder = workspace.builder
-    if builder is None or builder.capabilities.strongly_typed and not workspace.plan.weakly_typed:
+    if builder is None or builder.capabilities.strongly_typed and not workspace.build_plan.weakly_typed:
         return ""
     return "weakly typed builds fuse layers differently from TensorRT-RTX, which makes the previews"
 

@@ -48,7 +48,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.comparison import measure_final_accuracy
 from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
-from trt_tui.jobs.scheduler import JobReporter, Progress, Steps, Urgency, take_last_value
+from trt_tui.jobs.scheduler import JobReporter, Progress, Steps, Urgency, run_to_last_value
 from trt_tui.jobs.store import ResultStore
 from trt_tui.options import Options
 from trt_tui.workspace import WorkerPool, Workspace, can_run_engines
@@ -152,7 +152,7 @@ def _open_workspace(
     yield Urgency.OPENING
     _ = workspace.backend, workspace.samples  # each part is opened at its first use
     yield Urgency.OPENING
-    _ = workspace.data_sets, workspace.metric, workspace.judged_outputs, workspace.plan, workspace.analysis
+    _ = workspace.data_sets, workspace.metric, workspace.judged_outputs, workspace.build_plan, workspace.analysis
     workspace.expected_fingerprint, workspace.worker_pool = request.expected_fingerprint, slot.worker_pool
     workspace.update_file_stamps()
     if previous is not None:
@@ -171,7 +171,7 @@ def _open_workspace(
                     builder.name,
                     builder.version,
                     builder.device,
-                    can_run_engines(builder, workspace.plan.settings),
+                    can_run_engines(builder, workspace.build_plan.settings),
                     builder.capabilities.gpu_compute_capability,
                 ),
             )
@@ -330,7 +330,7 @@ def _measure_sqnr_by_calibration_size(
             config, {**ranges, **config_ranges}, workspace.find_judged_feeds(config)
         )
         accuracy = yield from reporter.run_steps(
-            take_last_value(partials, f"{config.find_main_quantized_type(network).label} {phase}"), Urgency.ACCURACY
+            run_to_last_value(partials, f"{config.find_main_quantized_type(network).label} {phase}"), Urgency.ACCURACY
         )
         sqnr_steps.append(CalibrationConvergencePoint(sample_part.count, _worst_output_sqnr_db(accuracy)))
     accuracy = yield from measure_final_accuracy(workspace, store, reporter, config, Urgency.ACCURACY)
@@ -369,7 +369,7 @@ def _measure_values_beyond_ranges(
             )
         )
         shares.append(
-            (yield from reporter.run_steps(take_last_value(partials, "values outside their range"), Urgency.ACCURACY))
+            (yield from reporter.run_steps(run_to_last_value(partials, "values outside their range"), Urgency.ACCURACY))
         )
     return {tensor: ClippedShare(shares[0][tensor], shares[1][tensor]) for tensor in ranges}
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from trt_tui.backends.registry import get_simulation_backend
 from trt_tui.backends.tensorrt import (
+    build_and_list_engine_layers,
     import_preview_builder,
     list_compute_capabilities,
-    list_engine_layers,
     load_plugins,
 )
 from trt_tui.core.engines.fallback_ladder import (
@@ -114,7 +114,7 @@ class PreviewServer:
             raise CancelledError("stopped")
         plugin_error = self._load_new_plugins(trt, request.network)
         try:
-            text, printed = list_engine_layers(
+            text, printed = build_and_list_engine_layers(
                 trt,
                 model,
                 weights,

@@ -109,7 +109,7 @@ from trt_tui.jobs.engine_build import (
     timing_cache_path,
 )
 from trt_tui.jobs.opening import WorkspaceSlot
-from trt_tui.jobs.scheduler import JobReporter, Reporter, Steps, Urgency, override_urgency, take_last_value
+from trt_tui.jobs.scheduler import JobReporter, Reporter, Steps, Urgency, override_urgency, run_to_last_value
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace, can_run_engines
 
@@ -398,7 +398,7 @@ def _compare_recorded_runs(
     feeds = _find_common_feeds(workspace, recorded, *([reference] if reference is not None else []))
     return override_urgency(
         Urgency.ACCURACY,
-        take_last_value(
+        run_to_last_value(
             workspace.analysis.compare(
                 recorded, feeds, reference=reference, with_metric=is_judged, with_caveats=is_judged
             )
@@ -484,13 +484,13 @@ def _build_engine_run(
         reporter.send(ev.EngineBuilt(reporter.job, config, result))
     if result.failure_reason:
         return None, result.failure_reason
-    if not can_run_engines(builder, workspace.plan.settings):
-        capability = workspace.plan.settings.compute_capability
+    if not can_run_engines(builder, workspace.build_plan.settings):
+        capability = workspace.build_plan.settings.compute_capability
         gpu_text = f" for compute capability {'.'.join(map(str, capability))}" if capability is not None else ""
         return None, f"built{gpu_text}, and it cannot run on this machine: {find_gpu_text()}"
-    settings = make_build_settings(analysis, workspace.find_judged_feeds(config), workspace.plan, config)
+    settings = make_build_settings(analysis, workspace.find_judged_feeds(config), workspace.build_plan, config)
     engine = yield from EngineBuilder(workspace, store.engines, Reporter(reporter.wake)).build(
-        config, replace(workspace.plan, settings=settings), analysis.extra_outputs
+        config, replace(workspace.build_plan, settings=settings), analysis.extra_outputs
     )
     return EngineRun(run, builder.load_engine(engine.data), analysis), ""
 
@@ -534,7 +534,11 @@ def _compare_production_outputs(
     production, config = recorded_runs[-1], request.config
     references = [recorded for recorded in recorded_runs if recorded.run.kind is RunKind.ENGINE_FILE]
     sources: list[IterableRunSource] = [SimulatedConfig(workspace.analysis, config, workspace.ranges, CONFIG_SIMULATED)]
-    if workspace.builder is not None and can_run_engines(workspace.builder, workspace.plan.settings) and not references:
+    if (
+        workspace.builder is not None
+        and can_run_engines(workspace.builder, workspace.build_plan.settings)
+        and not references
+    ):
         engine_run, _ = yield from _build_engine_run(
             workspace, store, reporter, Run(CONFIG_BUILT, RunKind.BUILT_ENGINE, config=config)
         )
@@ -696,7 +700,7 @@ def _choose_bundle_builder_options(
         or not builder.version.startswith(f"{request.release}.")
     ):
         return production
-    plan, network, config = workspace.plan, workspace.network, request.config
+    plan, network, config = workspace.build_plan, workspace.network, request.config
     constraints = lower_for_builder(network, config, ranges, builder.capabilities, builder.name).constraints
     settings = make_build_settings(workspace.analysis, workspace.find_judged_feeds(config), plan, config)
     timing_cache = timing_cache_path(settings, builder, network, constraints, store.engines)

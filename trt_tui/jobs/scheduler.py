@@ -313,7 +313,7 @@ def _make_failed_event(job: int, error: BaseException) -> ev.JobFailed:
     )
 
 
-def take_last_value(partials: Iterable[PartialResult[T] | Waitable], phase: str = "") -> ProgressSteps[T]:
+def run_to_last_value(partials: Iterable[PartialResult[T] | Waitable], phase: str = "") -> ProgressSteps[T]:
     """Runs a measurement to its end, yields its progress, and returns its last value."""
     for partial in partials:
         if isinstance(partial, PartialResult):

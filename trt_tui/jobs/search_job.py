@@ -104,7 +104,7 @@ from trt_tui.jobs.scheduler import (
     Steps,
     Urgency,
     override_urgency,
-    take_last_value,
+    run_to_last_value,
 )
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace, can_run_engines
@@ -129,7 +129,7 @@ class SearchEvaluator:
     ) -> None:
         self.workspace, self.store, self.reporter, self.request = workspace, store, reporter, request
         builder = workspace.builder
-        self.can_build = builder is not None and can_run_engines(builder, workspace.plan.settings)
+        self.can_build = builder is not None and can_run_engines(builder, workspace.build_plan.settings)
         self.feed_index: int | None = None
         if request.sample not in ("", "worst"):
             name = SampleName.from_text(request.sample)
@@ -164,7 +164,7 @@ class SearchEvaluator:
         return (
             yield from override_urgency(
                 Urgency.SEARCH,
-                take_last_value(
+                run_to_last_value(
                     workspace.analysis.measure_accuracy(
                         config, workspace.ranges, JudgedFeeds.from_indices([self.feed_index], self._searched_feeds)
                     )
@@ -223,7 +223,7 @@ class SearchEvaluator:
         """
         workspace, analysis = self.workspace, self.workspace.analysis
         others = (
-            workspace.held_out
+            workspace.held_out_feeds
             if self.feed_index is None
             else [index for index in workspace.feeds if index != self.feed_index]
         )
@@ -243,7 +243,7 @@ class SearchEvaluator:
             held_out_targets = tuple(target.with_base_values(base, covers_all_samples=False) for target in targets)
         partials = analysis.measure_accuracy(config, workspace.ranges, feed_indices, with_metric_interval=True)
         held_out_accuracy = yield from self.reporter.run_steps(
-            take_last_value(partials, "held-out samples"), Urgency.SEARCH
+            run_to_last_value(partials, "held-out samples"), Urgency.SEARCH
         )
         selection_count = (
             workspace.judged_sample_count
@@ -544,7 +544,7 @@ def has_unexplained_gap(simulated_accuracy: Accuracy, engine_accuracy: Accuracy)
     return bool(engine_accuracy.nonfinite_count) or gap is not None and gap > ACCUMULATION_GAP_DB
 
 
-def engine_gap_text(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> str:
+def unexplained_gap_text(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> str:
     """Returns the deviation of an engine from its simulation as text."""
     if engine_accuracy.nonfinite_count:
         return f"{engine_accuracy.nonfinite_count} NaN or Inf, which the simulation does not have"
@@ -627,7 +627,7 @@ def run_search_job(
         _uses_calibration_samples(workspace, request), request.hold_out and not request.sample
     )
     has_other_samples = workspace.feeds != shown_workspace.find_judged_feeds(request.config)
-    holds_out = request.hold_out and not request.sample and not workspace.held_out
+    holds_out = request.hold_out and not request.sample and not workspace.held_out_feeds
     refusal_reason = workspace.choose_held_out_feeds().refusal_reason if holds_out else ""
     if has_other_samples:
         reporter = _mute_measurement_events(reporter)
@@ -947,7 +947,7 @@ class SearchJob:
             or not all(math.isfinite(gap) for gap in gaps.values())
         ):
             return False
-        margins = [max(margin, gaps.get(index, margin)) for index, margin in enumerate(self._margins)]
+        margins = [max(margin, gaps.get(index, margin)) for index, margin in enumerate(self._required_margins)]
         self._export_rounds += 1
         margins_text = " and ".join(f"{margin:.2g}" for margin in margins if math.isfinite(margin))
         self.remarks.append(
@@ -959,7 +959,7 @@ class SearchJob:
         return True
 
     @property
-    def _margins(self) -> Sequence[float]:
+    def _required_margins(self) -> Sequence[float]:
         """The margin that the search requires for each tolerance; -inf without one."""
         return self.search.margins or [-math.inf] * len(self.targets)
 
@@ -1304,7 +1304,9 @@ class SearchJob:
         if not gaps:  # the engine fails for a reason other than its values, so no margin helps
             return False, f"its engine: {target_outcome.text}"
         self.confirmed = None
-        self.search.require_score_margins([gaps.get(index, margin) for index, margin in enumerate(self._margins)])
+        self.search.require_score_margins(
+            [gaps.get(index, margin) for index, margin in enumerate(self._required_margins)]
+        )
         return True, f"the engine with {raised_count} raised: {'; '.join(gap_texts)}"
 
     def _respond_to_deviating_engine(
@@ -1315,7 +1317,7 @@ class SearchJob:
         Returns True if the search continues with such barriers, and a remark for the user. The deviation is more than
         rounding explains, so it is not used as a margin.
         """
-        gap_remark = f"its engine: {engine_gap_text(simulated_accuracy, engine_accuracy)}"
+        gap_remark = f"its engine: {unexplained_gap_text(simulated_accuracy, engine_accuracy)}"
         if not self._can_search_barriers:
             return False, gap_remark
         self._can_search_barriers = False

@@ -292,7 +292,7 @@ class ResultStore:
 
 def engine_key_parts(workspace: Workspace) -> tuple[object, ...]:
     """Returns the parts of the cache key that only results of engines have."""
-    plan, settings, builder = workspace.plan, workspace.plan.settings, workspace.builder
+    plan, settings, builder = workspace.build_plan, workspace.build_plan.settings, workspace.builder
     return (
         builder.cache_identity if builder is not None else (),
         sorted(settings.profile.items()),

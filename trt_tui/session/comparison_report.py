@@ -583,7 +583,7 @@ def stage_section(session: SessionState) -> Section:
             ],
             Table(rows),
             lines,
-            [*session.stage_summary_lines(), *session.stability_lines()],
+            [*session.stage_summary_lines(), *session.engine_spread_lines()],
             *engine_parts,
         ],
     )
@@ -768,7 +768,7 @@ def _worst_sqnr_score(accuracy: Accuracy) -> float | None:
     return accuracy.worst_errors.comparable_sqnr_db if accuracy.worst_errors is not None else None
 
 
-def _choose_ranking(session: SessionState) -> tuple[str, Callable[[Accuracy], float | None]]:
+def _choose_method_ranking(session: SessionState) -> tuple[str, Callable[[Accuracy], float | None]]:
     """Returns the column by which range methods are ranked, that of the target's value, and a score, higher is better.
 
     The column is that of the SQNR if there is no target or its value is not measured.
@@ -800,7 +800,11 @@ def method_comparison_table(session: SessionState) -> list[list[str]]:
     always has the column by which the methods are ranked. The values are simulated. The seconds are absent if the
     ranges were already known.
     """
-    comparison, target, ranking_title = _require_method_comparison(session), session.target, _choose_ranking(session)[0]
+    comparison, target, ranking_title = (
+        _require_method_comparison(session),
+        session.target,
+        _choose_method_ranking(session)[0],
+    )
     names = list(dict.fromkeys(name for row in comparison.rows for name in list(row.accuracy.metric)[:1]))
     titles = ["method", "SQNR", "worst sample", *map(_metric_heading, names)]
     own_targets = [target] if target is not None and ranking_title not in titles else []
@@ -828,7 +832,7 @@ def method_comparison_table(session: SessionState) -> list[list[str]]:
 
 def find_best_range_method(session: SessionState) -> tuple[ev.RangeMethodResult, str]:
     """Returns the best range method, and the title of the column that says so. Ties are decided by the SQNR."""
-    title, score = _choose_ranking(session)
+    title, score = _choose_method_ranking(session)
 
     def ranking_key(row: ev.RangeMethodResult) -> tuple[float, float]:
         first, second = (

@@ -58,7 +58,7 @@ class ChangeHistory:
         self.state = UserState(initial_config)
 
     @property
-    def current(self) -> PrecisionConfig:
+    def current_config(self) -> PrecisionConfig:
         """The config of the current state."""
         return self.state.config
 

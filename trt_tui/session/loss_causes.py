@@ -103,35 +103,37 @@ def find_raise_causes(session: SessionState, config: PrecisionConfig) -> dict[st
     Groups whose loss was not measured with the default precision are left out.
     """
     outline = session.opened_network.outline
-    lowered_configs = [reset_raised_groups(session, config)]
+    configs_before_raise = [reset_raised_groups(session, config)]
     causes = {
-        name: find_raised_group_causes(session, lowered_configs, outline.get_group(name))
+        name: find_raised_group_causes(session, configs_before_raise, outline.get_group(name))
         for name in config.find_raised_groups(outline)
     }
     return {name: group_causes for name, group_causes in causes.items() if group_causes is not None}
 
 
 def find_raised_group_causes(
-    session: SessionState, lowered_configs: Iterable[PrecisionConfig], group: FusionGroup
+    session: SessionState, configs_before_raise: Iterable[PrecisionConfig], group: FusionGroup
 ) -> tuple[Cause, ...] | None:
     """Returns the causes of the loss of a group in the first config in which the loss was measured; None if in none.
 
     Args:
-        lowered_configs: Configs in which the group is not raised.
+        configs_before_raise: Configs in which the group is not raised.
     """
     if group.name not in session.results.get_values(GROUP_DETAILS):
         return None
     return next(
         (
             find_group_causes(session, lowered, group)
-            for lowered in lowered_configs
+            for lowered in configs_before_raise
             if group.name in session.results.get_results_or_empty(lowered).group_errors
         ),
         None,
     )
 
 
-def list_lowered_configs(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> list[PrecisionConfig]:
+def list_configs_before_raise(
+    session: SessionState, config: PrecisionConfig, group: FusionGroup
+) -> list[PrecisionConfig]:
     """Returns the configs in which the loss of a raised group shows. The group has its default precision in each.
 
     They are the config without any raises, and the runs of uniform precision. The result is [] for other groups.

@@ -56,7 +56,7 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
     head += [
         f"  {line}"
         for line in (
-            method_text(ended),
+            search_method_text(ended),
             *evidence_lines(session, ended, request),
             *(line for remark in ended.remarks for line in remark.splitlines()),
         )
@@ -105,7 +105,7 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
     ]
 
 
-def method_text(ended: SearchEnded) -> str:
+def search_method_text(ended: SearchEnded) -> str:
     """Returns the method of a search with the number of its evaluations."""
     method = f"{ended.description}; " if ended.used_method else ""
     return method + formatting.counted_noun_text(len(ended.evaluations), "evaluation")

@@ -254,13 +254,13 @@ class Session(SessionState):
         resumed = self.automatic and self._can_resume and self._resume_saved_session(event.outline)
         config = self._apply_command_line_options(self.config)
         if not resumed:
-            self.history.state = self.user_state
+            self.history.state = self.current_user_state
             config = self.apply_default_keep_rules(config)
             if not self.config_path and (note := default_keep_rules_note(event.outline, config)):
                 self.log.append(note)
                 self.notice = note
         # What the command line changes in a resumed session is a step to undo.
-        self.history.push_state(replace(self.user_state, config=config))
+        self.history.push_state(replace(self.current_user_state, config=config))
         self.set_initial_target()
         self.config_names.get_config_name(self.config)
         self._resumed_snapshot = self.history.snapshot()
@@ -355,7 +355,7 @@ class Session(SessionState):
         if previous_target == self._saved_target:
             self.target_text = own_session.target
             self.set_initial_target()
-        self.history.push_state(replace(self.user_state, config=self._apply_command_line_options(self.config)))
+        self.history.push_state(replace(self.current_user_state, config=self._apply_command_line_options(self.config)))
         self.config_names.get_config_name(self.config)
 
     @_apply.register
@@ -398,7 +398,7 @@ class Session(SessionState):
             self.warnings.append(f"{', '.join(self._replaced_files)}: replaced, so everything is measured again.")
         self._replaced_files = ()
         self.calibration = self.last_built_config = None
-        self.results = self.make_results()
+        self.results = self.make_empty_results()
         self.facts = GuardFacts()
         self.config_names.exported_configs.clear()
         self.config_names.search_doubts.clear()
@@ -714,7 +714,7 @@ class Session(SessionState):
             runs = tuple(
                 replace(run, config=self.get_run_config(run.config_name) if run.config_name else None) for run in runs
             )
-            self.send_request(rq.MeasureStages(runs, self.get_run_config(self.judged_run), options.inputs))
+            self.send_request(rq.MeasureStages(runs, self.get_run_config(self.exit_code_run), options.inputs))
 
     @property
     def can_preview_engines(self) -> bool:
@@ -1142,7 +1142,7 @@ class Session(SessionState):
         Args:
             move_in_history: `ChangeHistory.undo` or `ChangeHistory.redo`.
         """
-        self.history.state = self.user_state
+        self.history.state = self.current_user_state
         earlier_config = self.config
         if not move_in_history():
             return False
@@ -1186,9 +1186,9 @@ class Session(SessionState):
                 "other changes edit the weights"
             )
             config = written
-        self.history.state = self.user_state
+        self.history.state = self.current_user_state
         self.choice_reasons |= choice_reasons or {}
-        if self.history.push_state(replace(self.user_state, config=config)):
+        if self.history.push_state(replace(self.current_user_state, config=config)):
             change_time = time.time()
             self.group_change_times.update((group.name, change_time) for group in groups)
             self._save_and_measure_config()

@@ -118,7 +118,7 @@ class SessionState:
         self.config_names = ConfigNames()
         self.filter_text = ""
         self.group_change_times: dict[str, float] = {}
-        self.results = self.make_results()
+        self.results = self.make_empty_results()
         self.last_built_config: PrecisionConfig | None = None
         self.search_status: SearchStatus | None = None
         self.choice_reasons: dict[str, str] = {}
@@ -282,7 +282,7 @@ class SessionState:
 
     # -- configs and results --------------------------------------------------------------------------------------
 
-    def make_results(self) -> SessionResults:
+    def make_empty_results(self) -> SessionResults:
         """Returns an empty store of results. It keeps the runs of configs with a name."""
         return SessionResults(lambda config: config in self.config_names)
 
@@ -292,10 +292,10 @@ class SessionState:
 
     @property
     def config(self) -> PrecisionConfig:
-        return self.history.current
+        return self.history.current_config
 
     @property
-    def user_state(self) -> UserState:
+    def current_user_state(self) -> UserState:
         """Everything that the user changes, as it is now. The history contains copies of earlier states."""
         return UserState(
             self.config,
@@ -311,9 +311,9 @@ class SessionState:
 
         Changes that the user did not make, such as the first target, are not separate steps.
         """
-        self.history.state = self.user_state
+        self.history.state = self.current_user_state
         yield
-        if self.history.push_state(self.user_state):
+        if self.history.push_state(self.current_user_state):
             self.save_session()
 
     def list_run_configs(self) -> dict[str, PrecisionConfig]:
@@ -336,7 +336,7 @@ class SessionState:
         )
 
     @property
-    def judged_run(self) -> str:
+    def exit_code_run(self) -> str:
         """The key of the run that decides the exit code: the config if there is one, or the last run."""
         if self.automatic or self.has_own_config:
             return "config"
@@ -403,10 +403,10 @@ class SessionState:
             is_quantized=config.quantized in QUANTIZED_TYPES,
             quantized_type=config.find_main_quantized_type(outline).label,
             targets=self.targets,
-            float_work=self._measure_float_work(outline),
+            float_work=self._compute_float_work_share(outline),
         )
 
-    def _measure_float_work(self, outline: NetworkOutline) -> FloatWorkShare | None:
+    def _compute_float_work_share(self, outline: NetworkOutline) -> FloatWorkShare | None:
         """Returns the share of the config's work in floating point, counted over all groups.
 
         The result is cached, because it is needed at every key press.
@@ -673,7 +673,7 @@ class SessionState:
                 miss_reasons[stage.run.name] = self.missed_target_text(result, accuracy)
         return miss_reasons
 
-    def stability_lines(self) -> list[str]:
+    def engine_spread_lines(self) -> list[str]:
         """Returns the lines about the spread between several engines.
 
         If only some of the engines miss the target, the last line names these.
@@ -719,7 +719,7 @@ class SessionState:
                     None,
                 )
                 if tested_against is None:
-                    results = self.get_run_results(self.judged_run)
+                    results = self.get_run_results(self.exit_code_run)
                     tested_against = (
                         results.accuracy
                         if len(stage.other_accuracies) == 1 or results.engine_result is None

@@ -104,7 +104,7 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         )
 
     def replace_screen_update(self, renderable: RenderableType | None) -> Any:
-        """Returns a reduced update, which writes only the cells that differ from the cells on the terminal.
+        """Returns a smaller update, which writes only the cells that changed on the terminal.
 
         An update of unknown type is returned as it is, and all cells count as unknown afterwards.
         """
@@ -178,7 +178,7 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         self.exit(return_code=failure.exit_code if isinstance(failure, ev.JobFailed) else 0)
 
     async def action_quit(self) -> None:
-        """Quits in place of Textual's action of the same name, so that the session is saved."""
+        """Implements Textual's action of the same name. The session is saved before the app exits."""
         self.quit()
 
     def on_unmount(self) -> None:

@@ -18,8 +18,8 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.files.reading import limit_file_reading, read_bytes
 
 
-class Need(enum.Enum):
-    """What an action needs. Without it the action is impossible."""
+class Precondition(enum.Enum):
+    """The conditions without which an action is impossible."""
 
     NOTHING = enum.auto()
     NETWORK = enum.auto()
@@ -47,7 +47,7 @@ class Action:
     label: str
     group: str
     help: str
-    need: Need = Need.NOTHING
+    precondition: Precondition = Precondition.NOTHING
     footer: int | None = None
 
 
@@ -56,7 +56,9 @@ ACTIONS = (
     Action("down", "down,j", "down", "Move", "Move down"),
     Action("left", "left,h", "close", "Move", "Close the row, or go to the scope around it"),
     Action("right", "right,l", "open", "Move", "Open the row, or go into it"),
-    Action("open", "enter", "open", "Move", "Open or close a scope, a group's nodes, the folded nodes", Need.ROW),
+    Action(
+        "open", "enter", "open", "Move", "Open or close a scope, a group's nodes, the folded nodes", Precondition.ROW
+    ),
     Action("page_up", "pageup", "page up", "Move", "Move up by a page"),
     Action("page_down", "pagedown", "page down", "Move", "Move down by a page"),
     Action("first", "home", "first", "Move", "Go to the first row"),
@@ -67,7 +69,7 @@ ACTIONS = (
         "next bad",
         "Move",
         "Go to the next row with a share of 1 % or more, or NaN or Inf",
-        Need.NETWORK,
+        Precondition.NETWORK,
         footer=45,
     ),
     Action(
@@ -77,7 +79,7 @@ ACTIONS = (
         "Move",
         "Go to the row to raise first: the first with NaN or Inf, else that with the largest share, "
         "without rows whose raise was measured and does not help",
-        Need.NETWORK,
+        Precondition.NETWORK,
     ),
     Action(
         "filter",
@@ -85,7 +87,7 @@ ACTIONS = (
         "find",
         "Move",
         "Show only rows that match: text, !text, /regex/, share>1%, prec:int8, op:conv",
-        Need.NETWORK,
+        Precondition.NETWORK,
         footer=30,
     ),
     Action(
@@ -94,18 +96,22 @@ ACTIONS = (
         "FP32",
         "Change",
         "Toggle FP32 for a group, a scope or a role of the blocks",
-        Need.GROUPS,
+        Precondition.GROUPS,
         footer=10,
     ),
-    Action("higher", "equals_sign", "up", "Change", "Raise by one of the precisions in use", Need.GROUPS, footer=11),
-    Action("lower", "minus", "down", "Change", "Reduce by one of the precisions in use", Need.GROUPS, footer=12),
+    Action(
+        "higher", "equals_sign", "up", "Change", "Raise by one of the precisions in use", Precondition.GROUPS, footer=11
+    ),
+    Action(
+        "lower", "minus", "down", "Change", "Reduce by one of the precisions in use", Precondition.GROUPS, footer=12
+    ),
     Action(
         "precision",
         "p",
         "precision",
         "Change",
         "Choose a precision from a list, for the row or all rows that match the filter",
-        Need.GROUPS,
+        Precondition.GROUPS,
         footer=50,
     ),
     Action(
@@ -114,7 +120,7 @@ ACTIONS = (
         "barrier",
         "Change",
         "Toggle a fusion barrier: the row's output becomes a network output, and TensorRT does not fuse across it",
-        Need.GROUPS,
+        Precondition.GROUPS,
     ),
     Action(
         "rules",
@@ -122,7 +128,7 @@ ACTIONS = (
         "rules",
         "Change",
         "Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule",
-        Need.NETWORK,
+        Precondition.NETWORK,
     ),
     Action(
         "range",
@@ -130,7 +136,7 @@ ACTIONS = (
         "range",
         "Change",
         "Next range method for the group's inputs (minmax, percentile, entropy, mse); of a scope: type one for all",
-        Need.GROUPS,
+        Precondition.GROUPS,
         footer=15,
     ),
     Action(
@@ -139,7 +145,7 @@ ACTIONS = (
         "type range",
         "Change",
         "Type a range for the inputs: an amax, a method, p99.9, top5-mean",
-        Need.GROUPS,
+        Precondition.GROUPS,
     ),
     Action(
         "methods",
@@ -147,7 +153,7 @@ ACTIONS = (
         "methods",
         "Work",
         "Calibration methods side by side; enter uses one for the whole network",
-        Need.SAMPLES,
+        Precondition.SAMPLES,
     ),
     Action(
         "free",
@@ -155,18 +161,18 @@ ACTIONS = (
         "free",
         "Change",
         "Zero-cost changes of the row and of the network, each with its value",
-        Need.SAMPLES,
+        Precondition.SAMPLES,
         footer=67,
     ),
-    Action("undo", "z", "undo", "Change", "Undo the last change", Need.NETWORK, footer=40),
-    Action("redo", "full_stop,ctrl+r", "redo", "Change", "Redo what was undone", Need.NETWORK),
+    Action("undo", "z", "undo", "Change", "Undo the last change", Precondition.NETWORK, footer=40),
+    Action("redo", "full_stop,ctrl+r", "redo", "Change", "Redo what was undone", Precondition.NETWORK),
     Action(
         "sessions",
         "S",
         "sessions",
         "Files",
         "The saved sessions of this network; enter opens one, and one can be deleted",
-        Need.NETWORK,
+        Precondition.NETWORK,
     ),
     Action(
         "explain",
@@ -175,17 +181,17 @@ ACTIONS = (
         "Look",
         "Explain the value under the cursor: what it is and how it came about. A right click "
         "does so for any value, title or word",
-        Need.ROW,
+        Precondition.ROW,
         footer=43,
     ),
-    Action("view", "t", "view", "Look", "Tree, worst first, blocks", Need.NETWORK, footer=41),
+    Action("view", "t", "view", "Look", "Tree, worst first, blocks", Precondition.NETWORK, footer=41),
     Action(
         "colour",
         "v",
         "colour by",
         "Look",
         "Colour by share, isolated or accumulated error; of FP16, INT8 or the config",
-        Need.NETWORK,
+        Precondition.NETWORK,
         footer=66,
     ),
     Action(
@@ -194,13 +200,18 @@ ACTIONS = (
         "sort",
         "Look",
         "Choose the column that sorts the rows. A click on a column title sorts by it",
-        Need.NETWORK,
+        Precondition.NETWORK,
     ),
-    Action("copy", "y", "copy name", "Look", "Copy the full name to the clipboard (OSC 52)", Need.ROW),
+    Action("copy", "y", "copy name", "Look", "Copy the full name to the clipboard (OSC 52)", Precondition.ROW),
     Action("pane_tree", "1", "list", "Look", "Go to the list; again: full screen, and back"),
-    Action("pane_detail", "2", "detail", "Look", "Detail pane full screen, and back", Need.ROW),
+    Action("pane_detail", "2", "detail", "Look", "Detail pane full screen, and back", Precondition.ROW),
     Action(
-        "pictures", "8", "pictures", "Look", "Charts: values and channels, errors over samples, classes", Need.NETWORK
+        "pictures",
+        "8",
+        "pictures",
+        "Look",
+        "Charts: values and channels, errors over samples, classes",
+        Precondition.NETWORK,
     ),
     Action(
         "build",
@@ -208,7 +219,7 @@ ACTIONS = (
         "build",
         "Work",
         "Build the config and measure its accuracy and latency; without TensorRT, execute its export",
-        Need.BUILDER,
+        Precondition.BUILDER,
         footer=20,
     ),
     Action(
@@ -217,7 +228,7 @@ ACTIONS = (
         "engine",
         "Look",
         "The engine: its layers, their times, and what to check",
-        Need.NETWORK,
+        Precondition.NETWORK,
         footer=65,
     ),
     Action(
@@ -226,7 +237,7 @@ ACTIONS = (
         "fix",
         "Work",
         "Find the fewest layers to raise so that the target is met; again: what it found, to look at and to take",
-        Need.NETWORK,
+        Precondition.NETWORK,
         footer=18,
     ),
     Action("compare", "f5", "compare", "Work", "Measure everything again"),
@@ -239,14 +250,14 @@ ACTIONS = (
         footer=60,
     ),
     Action("jobs", "f9", "jobs", "Work", "All jobs, running and done, with their times; stops one or all"),
-    Action("target", "g", "target", "Work", "Change the target that runs must meet", Need.NETWORK),
+    Action("target", "g", "target", "Work", "Change the target that runs must meet", Precondition.NETWORK),
     Action(
         "configs",
         "4,c",
         "configs",
         "Configs",
         "Go to the configs; again: all of them with their results. Enter selects one",
-        Need.NETWORK,
+        Precondition.NETWORK,
         footer=55,
     ),
     Action(
@@ -255,7 +266,7 @@ ACTIONS = (
         "export",
         "Files",
         "Write precision.json, the typed network, files for other tools, or a report",
-        Need.NETWORK,
+        Precondition.NETWORK,
         footer=42,
     ),
     Action(
@@ -351,7 +362,8 @@ _current_keys: dict[str, tuple[str, ...]] = dict(DEFAULT_KEYS)
 
 
 def use_keymap(keymap: Mapping[str, str]) -> None:
-    """Makes the keys of a Textual keymap the current ones of this process; other actions have their default keys.
+    """Sets the keys of actions in this process from a Textual keymap. Actions that the keymap lacks have their default
+    keys.
 
     An action of the main screen loses a default key that the keymap gives to another one, as in Textual.
     """
@@ -370,7 +382,7 @@ def get_action_keys(action_id: str) -> tuple[str, ...]:
 
 
 def shown_key(action_id: str) -> str:
-    """Returns the displayed form of the first key of an action; "no key" if a ``keys.json`` took all of its keys."""
+    """Returns the first key of an action as displayed; "no key" if ``keys.json`` left it without a key."""
     return key_text(next(iter(_current_keys[action_id]), "no key"))
 
 
@@ -380,7 +392,7 @@ def fill_in_keys(template: str) -> str:
 
 
 def find_current_key(default_key_text: str) -> str:
-    """Returns the current key of the action that has a given default key, both as displayed."""
+    """Returns the current key of the action that has the given default key. Both are written as displayed."""
     return next(
         (shown_key(action) for action, names in KEYS.items() if key_text(names[0]) == default_key_text),
         default_key_text,

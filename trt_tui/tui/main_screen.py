@@ -21,7 +21,7 @@ from trt_tui.tui.keys import ACTIONS, REMOVED_KEYS, fill_in_keys, key_text
 from trt_tui.tui.screens.dialogs import TextPage
 from trt_tui.tui.screens.pages import ChartsPage, JobsPage, SearchResultPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
-from trt_tui.tui.state.rows import View
+from trt_tui.tui.state.rows import LayerListView
 from trt_tui.tui.widgets.lines import WHEEL_LINES, LinePane, Lines, TitleRule
 from trt_tui.tui.widgets.row_panes import LayerTree
 
@@ -88,9 +88,10 @@ class MainScreen(
         self.set_interval(TICK_INTERVAL_S, self._update_elapsed_times)
 
     def _handle_focus_change(self) -> None:
-        """Draws the hint and the footer, which follow the focus. A typed filter is a change once its field is left."""
+        """Draws the hint and the footer, which depend on the focus. When the filter field loses the focus, its text
+        becomes a change."""
         if self.focused is not self.filter_input:
-            self.keep_typed_filter()
+            self.commit_typed_filter()
         self.draw_status_lines()
 
     # -- events of the session ----------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class MainScreen(
 
     def action_show_view(self, view: str) -> None:
         """Shows the view whose name was clicked."""
-        self.show_view(View(view))
+        self.show_view(LayerListView(view))
 
     def action_sort(self, column_id: str) -> None:
         """Sorts the layer list by the column whose title was clicked."""
@@ -160,16 +161,16 @@ class MainScreen(
     def on_mouse_scroll_up(self) -> None:
         self.shown_row_pane.scroll_relative(y=-WHEEL_LINES, animate=False)
 
-    @on(LayerTree.Resized)
+    @on(LayerTree.RowSpaceChanged)
     def _handle_tree_resize(self) -> None:
         self.draw_layer_tree_header()
         self.draw_detail_pane()  # a draw under a dialog used the earlier size
 
-    @on(LinePane.Moved)
+    @on(LinePane.CursorMoved)
     def _follow_moved_cursor(self) -> None:
         self.handle_cursor_move()
 
-    @on(LayerTree.Opened)
+    @on(LayerTree.RowDoubleClicked)
     def _open_clicked_row(self) -> None:
         self.perform_action("open")
 

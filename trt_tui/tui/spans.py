@@ -51,7 +51,7 @@ def find_span_text(line: Line, cell: int) -> str:
 
 
 def choose_fitting_text(texts: Sequence[str], width: int) -> str:
-    """Returns the first of several texts that fits into ``width`` cells, else the last."""
+    """Returns the first text that fits into ``width`` cells; the last text if none fits."""
     return next((text for text in texts if cell_width(text) <= width), texts[-1])
 
 

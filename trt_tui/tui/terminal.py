@@ -57,7 +57,7 @@ class TerminalDriver(DrawingDriver):
         cast(AppWithTerminalCells, app).terminal_cells = self.terminal_cells
         self._is_drawn = False
         for signal_number, callback in ((signal.SIGTSTP, self._suspend_process), (signal.SIGCONT, self._resume_app)):
-            signal.signal(signal_number, functools.partial(self._call_in_loop, callback))
+            signal.signal(signal_number, functools.partial(self._call_in_event_loop, callback))
 
     def start_application_mode(self) -> None:
         """Takes control of the terminal, and marks all terminal cells as unknown."""
@@ -79,7 +79,7 @@ class TerminalDriver(DrawingDriver):
             except UnicodeDecodeError:  # the bytes are not a key
                 continue
 
-    def _call_in_loop(self, callback: Callable[[], None], *_: object) -> None:
+    def _call_in_event_loop(self, callback: Callable[[], None], *_: object) -> None:
         """Schedules a callback in the app's event loop; for signal handlers.
 
         A signal handler must not write to the terminal itself. It can interrupt a write to the same queue, and would

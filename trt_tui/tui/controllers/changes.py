@@ -26,9 +26,9 @@ from trt_tui.session.comparison_report import find_best_range_method, method_com
 from trt_tui.session.session import find_stepped_precision
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.dialogs import Picker, PickerItem, Prompt, typed_error_text
+from trt_tui.tui.screens.dialogs import Picker, PickerItem, Prompt, input_error_text
 from trt_tui.tui.screens.forms import RulesDialog
-from trt_tui.tui.state.config_status import accuracy_order, has_unfinished_accuracy, target_value_span
+from trt_tui.tui.state.config_status import accuracy_sort_key, has_unfinished_accuracy, target_value_span
 from trt_tui.tui.state.engine_texts import preview_refusal_text
 from trt_tui.tui.table import Column
 
@@ -97,7 +97,7 @@ class PrecisionController(Presenter):
         if (reason := self.refuse_toggle()) or group is None:
             return reason
         is_last = find_stepped_precision(config, group, upwards) is config.precision_of(group)
-        return self._last_step_text(upwards) if is_last else ""
+        return self._no_further_step_text(upwards) if is_last else ""
 
     refuse_higher = partialmethod(_refuse_step, True)
     refuse_lower = partialmethod(_refuse_step, False)
@@ -108,28 +108,28 @@ class PrecisionController(Presenter):
         self.handle_config_change()
 
     def _step_chosen_precisions(self, upwards: bool) -> None:
-        """Raises or reduces the precision of the selected groups by one step through the precisions in use."""
+        """Moves the precision of the selected groups one step up or down in the list of precisions in use."""
         old_config = self.session.config
         self.session.step_precisions(self.list_chosen_groups(), upwards)
         self.handle_config_change()
         if self.session.config == old_config:
-            self.show_message(self._last_step_text(upwards))
+            self.show_message(self._no_further_step_text(upwards))
 
     do_higher = partialmethod(_step_chosen_precisions, True)
     do_lower = partialmethod(_step_chosen_precisions, False)
 
-    def _last_step_text(self, upwards: bool) -> str:
+    def _no_further_step_text(self, upwards: bool) -> str:
         group, lowest = self.current_group, self.session.config.precision_steps[0]
         if not upwards and group is not None and lowest in group.refusal_reasons:
             return f"no lower: {group.refusal_reasons[lowest]}"
         return f"this is the {'highest' if upwards else 'lowest'} precision"
 
     def do_precision(self) -> None:
-        """Shows the list of precisions, and applies the chosen one to the selected groups. The last entry leads to the
-        list for all rows that match the filter."""
+        """Shows the list of precisions, and applies the chosen one to the selected groups. A last entry leads to a
+        second list, whose choice applies to all rows that match the filter."""
         groups, matches = self.list_chosen_groups(), self.layer_list.matches or set()
         precisions = {self.session.config.precision_of(group) for group in groups}
-        items = self._list_precision_items(groups, len(groups))
+        items = self._list_precision_entries(groups, len(groups))
         if matches:
             items.append(
                 PickerItem(
@@ -140,7 +140,7 @@ class PrecisionController(Presenter):
 
         def set_chosen_precision(precision: Precision | str) -> None:
             if not isinstance(precision, Precision):
-                self._choose_precision_of_matches(matches)
+                self._ask_for_precision_of_filtered_rows(matches)
                 return
             self.session.set_precision(groups, precision)
             self.handle_config_change()
@@ -150,8 +150,9 @@ class PrecisionController(Presenter):
             set_chosen_precision,
         )
 
-    def _list_precision_items(self, groups: Sequence[FusionGroup], count: int) -> list[PickerItem]:
-        """Returns the entries of the precisions, each with how many of ``count`` groups can have it."""
+    def _list_precision_entries(self, groups: Sequence[FusionGroup], count: int) -> list[PickerItem]:
+        """Returns the list entry of each precision. An entry shows the number of groups that can run in the
+        precision."""
         outline, items = self.session.opened_network.outline, list[PickerItem]()
         for precision in REQUESTABLE if outline.has_file_precision else ASSIGNABLE:
             capable_count = sum(precision in group.allowed_precisions for group in groups)
@@ -167,18 +168,18 @@ class PrecisionController(Presenter):
             )
         return items
 
-    def _choose_precision_of_matches(self, matches: Set[str]) -> None:
-        """Asks for a precision for all rows that match the filter, and applies it as one config change."""
+    def _ask_for_precision_of_filtered_rows(self, matches: Set[str]) -> None:
+        """Asks for a precision for all rows that match the filter. The choice is one change of the config."""
         session = self.session
         groups = [group for group in session.opened_network.outline.groups if group.name in matches]
         free_groups = [group for group in groups if group.name not in session.config.groups_fixed_by_rule]
         kept_reason = "" if free_groups else f"all are fixed by rule: {shown_key('rules')} changes the rules"
         items = [
             PickerItem("0", "the default", _DEFAULT_ANSWER, kept_reason),
-            *self._list_precision_items(free_groups, len(groups)),
+            *self._list_precision_entries(free_groups, len(groups)),
         ]
 
-        def set_precision_of_matches(chosen_precision: Precision | str) -> None:
+        def set_precision_of_filtered_rows(chosen_precision: Precision | str) -> None:
             old_config = session.config
             precision = chosen_precision if isinstance(chosen_precision, Precision) else None
             if precision is None:
@@ -190,7 +191,7 @@ class PrecisionController(Presenter):
 
         self.open_dialog(
             Picker(f"Precision of {counted_noun_text(len(groups), 'fused layer')} that match", items),
-            set_precision_of_matches,
+            set_precision_of_filtered_rows,
         )
 
     def refuse_barrier(self) -> str:
@@ -348,7 +349,7 @@ class RangeController(Presenter):
                 title,
                 value,
                 "an amax like 2.5, minmax, percentile, entropy, mse, p99.9, top5-mean",
-                lambda text: typed_error_text(parse_amax, text.strip()),
+                lambda text: input_error_text(parse_amax, text.strip()),
             ),
             set_typed_range,
         )
@@ -433,23 +434,26 @@ class ZeroCostController(Presenter):
         return f"no quantized layer runs in a float type (preview {preview.builder_text})"
 
     def refuse_free(self) -> str:
-        """Returns the reason why neither the selected row nor the network has a possible zero-cost change; "" if one
-        has."""
+        """Returns the reason why no zero-cost change is possible for the selected row and the network; "" if one is."""
         outline, config, group = self.session.opened_network.outline, self.session.config, self.current_group
         if group is not None and list_zero_cost_moves(outline, config, group):
             return ""
         reasons = {
-            **self._find_network_reasons(config),
+            **self._find_network_refusal_reasons(config),
             **(find_refusal_reasons(outline, config, group) if group is not None else {}),
         }
         if not all(
-            (*reasons.values(), *self._find_network_reasons(config).values(), self._qdq_removal_refusal_reason())
+            (
+                *reasons.values(),
+                *self._find_network_refusal_reasons(config).values(),
+                self._qdq_removal_refusal_reason(),
+            )
         ):
             return ""
         return "; ".join(f"{title}: {refusal}" for title, refusal in reasons.items())
 
-    def _find_network_reasons(self, config: PrecisionConfig) -> dict[str, str]:
-        """Returns the reasons of `find_network_refusal_reasons`, which are found once for each config."""
+    def _find_network_refusal_reasons(self, config: PrecisionConfig) -> dict[str, str]:
+        """Returns the result of `find_network_refusal_reasons`, which is computed once for each config."""
         if self._network_refusals is None or self._network_refusals[0] != config:
             outline = self.session.opened_network.outline
             self._network_refusals = (config, find_network_refusal_reasons(outline, config))
@@ -493,8 +497,8 @@ class ZeroCostController(Presenter):
                 dialog.replace_items(items)
 
     def _list_zero_cost_items(self) -> list[PickerItem]:
-        """Returns the entries of the list: the config as it is, changes to undo, possible changes, and reasons against
-        the others.
+        """Returns the entries of the list: the unchanged config, changes to undo, possible changes, and impossible
+        changes with the reason.
 
         Changes are sorted by their values as soon as all values are known. Only then do digits choose them, because the
         entry of a digit would change before. Undos keep their places.
@@ -513,7 +517,7 @@ class ZeroCostController(Presenter):
             )
         undo_count = len(choices)
         known = session.results.find_value(ev.ZERO_COST_CHANGES, (group.name if group is not None else "", config))
-        changes = list(known.changes if known is not None else self._list_known_changes())
+        changes = list(known.changes if known is not None else self._list_zero_cost_remedies())
         own_accuracy = session.results.get_results_or_empty(config).accuracy
         totals = {
             accuracy.total
@@ -528,8 +532,8 @@ class ZeroCostController(Presenter):
             ]
         is_complete = known is not None and known.is_complete
         if is_complete:
-            changes.sort(key=lambda change: accuracy_order(session, change.accuracy), reverse=True)
-        choices += [("", self._change_cells(change, is_complete), change.config) for change in changes]
+            changes.sort(key=lambda change: accuracy_sort_key(session, change.accuracy), reverse=True)
+        choices += [("", self._zero_cost_change_cells(change, is_complete), change.config) for change in changes]
         is_measured = not has_unfinished_accuracy(session, config)
         value_text = target_value_span(session, own_accuracy)[0]
         samples_text = f", all on {counted_noun_text(min(totals), 'sample')}" if len(totals) > 1 else ""
@@ -546,7 +550,7 @@ class ZeroCostController(Presenter):
         qdq_refusal = self._qdq_removal_refusal_reason()
         items.append(PickerItem("" if qdq_refusal else "q", "unused Q/DQ out", _QDQ_ANSWER, qdq_refusal))
         row_reasons = find_refusal_reasons(outline, config, group) if group is not None else {}
-        network_reasons = {**self._find_network_reasons(config)}
+        network_reasons = {**self._find_network_refusal_reasons(config)}
         for title in dict.fromkeys((*row_reasons, *network_reasons)):
             if network_reasons.get(title) and row_reasons.get(title, "-"):
                 items.append(PickerItem("", f"{title}, all layers:", "", network_reasons[title]))
@@ -554,8 +558,9 @@ class ZeroCostController(Presenter):
                 items.append(PickerItem("", f"{title}, this layer:", "", row_reasons[title]))
         return items
 
-    def _list_known_changes(self) -> list[ev.ZeroCostChange]:
-        """Returns the changes of the group whose values the detail pane shows before the list is measured."""
+    def _list_zero_cost_remedies(self) -> list[ev.ZeroCostChange]:
+        """Returns the zero-cost changes among the measured remedies of the group. The list shows their values at
+        once."""
         group, config = self._zero_cost_subject
         remedies = self.session.results.find_value(ev.REMEDIES, (group.name, config)) if group is not None else None
         return [
@@ -564,8 +569,8 @@ class ZeroCostController(Presenter):
             if remedy.key == ev.ZERO_COST_KEY
         ]
 
-    def _change_cells(self, change: ev.ZeroCostChange, is_complete: bool) -> tuple[str, ...]:
-        """Returns the cells of a change: label, layers, value in the unit of the target, and cost.
+    def _zero_cost_change_cells(self, change: ev.ZeroCostChange, is_complete: bool) -> tuple[str, ...]:
+        """Returns the cells of a zero-cost change: label, layers, value in the unit of the target, and cost.
 
         The value can be known before this list has it, for example from the detail pane.
         """
@@ -589,7 +594,7 @@ class ZeroCostController(Presenter):
         )
 
     def _find_changed_groups(self, chosen_config: PrecisionConfig) -> Iterable[FusionGroup]:
-        """Returns the groups on which the chosen config has other moves than the current one."""
+        """Returns the groups whose moves in the chosen config differ from those in the current config."""
         current = self.session.config
         names = {
             subject

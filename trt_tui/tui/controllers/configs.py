@@ -17,7 +17,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.dialogs import ConfirmDialog, Picker, PickerItem, Prompt, typed_error_text
+from trt_tui.tui.screens.dialogs import ConfirmDialog, Picker, PickerItem, Prompt, input_error_text
 from trt_tui.tui.screens.forms import ExportDialog, find_export_dialog_of_job
 from trt_tui.tui.screens.pages import ConfigsPage, SessionsPage
 from trt_tui.tui.state.config_list import change_text
@@ -28,7 +28,7 @@ class ConfigController(Presenter):
     """The part of the main screen for the config list, undo, redo, saved sessions and the target."""
 
     def do_configs(self) -> None:
-        """Focuses the config list. If the list has the focus already, or no room, the page of all configs opens."""
+        """Focuses the config list. If the list has the focus already or has no room, opens the page of all configs."""
         if self.has_class("-wide", "-tall", "-configs") and not self.config_list.has_focus:
             self.zoom_pane("")
             self.config_list.focus()
@@ -67,7 +67,7 @@ class ConfigController(Presenter):
         self._show_restored_state(f"redone: {change}")
 
     def do_sessions(self) -> None:
-        """Shows the page of saved sessions, and goes on with the session that the user chooses there."""
+        """Shows the page of saved sessions, and resumes the session that the user chooses."""
 
         def resume_session(name: str) -> None:
             self.session.resume_session(name)
@@ -96,7 +96,7 @@ class ConfigController(Presenter):
         note = ". ".join((*outcome_reason_lines(session), note))
         text = session.targets_text or "sqnr>=20"
         self.open_dialog(
-            Prompt("Target", text, note, partial(typed_error_text, session.read_targets)), set_typed_target
+            Prompt("Target", text, note, partial(input_error_text, session.read_targets)), set_typed_target
         )
 
 
@@ -124,7 +124,8 @@ class ExportController(Presenter):
         self.open_dialog(ExportDialog(self.session, self._request_export))
 
     def _request_export(self, export_format: str, path: Path) -> None:
-        """Requests an export to a path, after questions about overwriting, release or samples if the format needs them.
+        """Requests an export to a path. If necessary, first asks about overwriting, the TensorRT release or the
+        samples.
 
         Raises:
             InputError: The path is a folder, the folder is not empty, or a subgraph export has no single selected row.

@@ -14,14 +14,14 @@ from trt_tui.errors import InputError, NotReadyError, TrtTuiError
 from trt_tui.files.reading import limit_reading_resources
 from trt_tui.formatting import cell_width
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import ACTIONS_BY_ID, Need, fill_in_keys, shown_key
+from trt_tui.tui.keys import ACTIONS_BY_ID, Precondition, fill_in_keys, shown_key
 from trt_tui.tui.screens.dialogs import Dialog, ErrorDialog, OverlayScreen
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import summary
 from trt_tui.tui.state.columns import choose_list_width, column_title_line, fit_columns
 from trt_tui.tui.state.detail import detail_pane_lines, detail_title
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title, parse_filter
-from trt_tui.tui.state.rows import View, VisibleRow, legend_text
+from trt_tui.tui.state.rows import LayerListView, VisibleRow, sign_legend_text
 from trt_tui.tui.state.status import (
     Focus,
     Hint,
@@ -93,8 +93,8 @@ class Presenter(ReliableTimers, Screen[None]):
 
     @property
     def shown_row_pane(self) -> LayerTree | BlockMap:
-        """The displayed pane with rows: the layer list or the heat map."""
-        return self.heat_map if self.layer_list.view is View.BLOCKS else self.layer_tree
+        """The pane with rows that is displayed: the layer list or the heat map."""
+        return self.heat_map if self.layer_list.view is LayerListView.BLOCKS else self.layer_tree
 
     def text_pane(self, pane_id: str) -> Lines:
         return self.query_one(f"#{pane_id}", Lines)
@@ -121,8 +121,8 @@ class Presenter(ReliableTimers, Screen[None]):
         return self.layer_tree.current_row
 
     def list_chosen_groups(self) -> tuple[FusionGroup, ...]:
-        """Returns the fusion groups on which a change acts: those of the selected row, or of the heat map's cell or
-        line."""
+        """Returns the fusion groups that a change applies to: those of the selected row, or of the selected cell or
+        line of the heat map."""
         if not self.layer_list.is_network_open:
             return ()
         model = self.layer_list.tree_model
@@ -163,25 +163,25 @@ class Presenter(ReliableTimers, Screen[None]):
     def disabled_reason(self, action_id: str) -> str:
         """Returns the reason why an action is impossible now; "" if it is possible."""
         refuse: Callable[[], str] = getattr(self, f"refuse_{action_id}", str)
-        return self.missing_reason(ACTIONS_BY_ID[action_id].need) or refuse()
+        return self.unmet_precondition_reason(ACTIONS_BY_ID[action_id].precondition) or refuse()
 
-    def missing_reason(self, need: Need) -> str:
-        """Returns the reason why the need of an action is not met; "" if it is met."""
+    def unmet_precondition_reason(self, precondition: Precondition) -> str:
+        """Returns the reason why the precondition of an action is not met; "" if it is met."""
         session, row = self.session, self.current_row
-        if need is Need.NOTHING:
+        if precondition is Precondition.NOTHING:
             return ""
         if not self.layer_list.is_network_open:
             return "the network is not open yet"
-        if need is Need.ROW:
+        if precondition is Precondition.ROW:
             return "" if row is not None else "no row is chosen"
-        if need is Need.GROUPS and not self.list_chosen_groups():
+        if precondition is Precondition.GROUPS and not self.list_chosen_groups():
             row_reason = row.row.refusal_reason if row is not None and isinstance(row.row, UngroupedRow) else ""
             return row_reason or "this row has no selectable precision"
-        if need in (Need.SAMPLES, Need.BUILDER) and session.data_summary is None:
+        if precondition in (Precondition.SAMPLES, Precondition.BUILDER) and session.data_summary is None:
             return "no samples: reopen with --data"
-        if need is Need.BUILDER and session.is_searching and session.builder is not None:
+        if precondition is Precondition.BUILDER and session.is_searching and session.builder is not None:
             return f"a search is going on, which builds too: {shown_key('stop')} stops it"
-        if need is Need.BUILDER and session.is_building:
+        if precondition is Precondition.BUILDER and session.is_building:
             return f"a build is going on: {shown_key('stop')} stops it"
         return ""
 
@@ -191,14 +191,14 @@ class Presenter(ReliableTimers, Screen[None]):
         A dialog closed without an answer calls nothing.
         """
 
-        def handle_given_answer(answer: Any) -> None:
+        def handle_dialog_answer(answer: Any) -> None:
             try:
                 if answer is not None:
                     handle_answer(answer)
             except TrtTuiError as error:
                 self.show_error(error)
 
-        self.app.push_screen(dialog, handle_given_answer)
+        self.app.push_screen(dialog, handle_dialog_answer)
 
     def move_cursor(self, steps: int = 0, pages: int = 0) -> None:
         """Moves the cursor of the focused list of rows by some rows and pages."""
@@ -209,7 +209,7 @@ class Presenter(ReliableTimers, Screen[None]):
             self.layer_tree.move_cursor(steps + pages * self.layer_tree.page_size)
 
     def handle_config_change(self) -> None:
-        """Redraws the screen after a change of the current config. The rows are sorted when no further key arrives."""
+        """Redraws the screen after a change of the current config. The rows are sorted once the user stops typing."""
         self.layer_list.is_cursor_placed = True
         self._start_rest_timer()
         self.draw_all()
@@ -221,7 +221,7 @@ class Presenter(ReliableTimers, Screen[None]):
         return message
 
     def show_notice(self, text: str) -> None:
-        """Shows a message until the next key press, at most for `NOTICE_DURATION_S`. The hint replaces it."""
+        """Shows a message until the next key press, for at most `NOTICE_DURATION_S`. Then the hint is shown again."""
         message = self.show_message(text, "")
         self.set_timer(NOTICE_DURATION_S, lambda: self.clear_message(message))
 
@@ -235,10 +235,10 @@ class Presenter(ReliableTimers, Screen[None]):
         """Shows an error dialog with title, cause and next step, from which the user can open the log."""
         self.open_dialog(ErrorDialog(error.title, error.cause, error.next_step), lambda _: self.perform_action("log"))
 
-    def set_view(self, view: View) -> None:
+    def set_view(self, view: LayerListView) -> None:
         """Changes the view of the layer list. The caller must draw the new view."""
         self.layer_list.view = view
-        self.set_class(view is View.BLOCKS, "-blocks")
+        self.set_class(view is LayerListView.BLOCKS, "-blocks")
 
     def focus_heat_map(self, group_name: str = "") -> None:
         """Fills the heat map, focuses it, and moves its cursor to the cell of a group."""
@@ -258,8 +258,8 @@ class Presenter(ReliableTimers, Screen[None]):
         return next((name for name in ("list", "detail") if self.has_class(f"-zoom-{name}")), "")
 
     @property
-    def focused_part(self) -> Focus:
-        """The part of the screen that has the keys."""
+    def focused_screen_part(self) -> Focus:
+        """The part of the main screen that receives the keys."""
         focused = self.focused
         if focused is self.filter_input:
             return Focus.FILTER
@@ -276,8 +276,8 @@ class Presenter(ReliableTimers, Screen[None]):
         """
         if self.layer_list.matches is not None and group_name not in self.layer_list.matches:
             self.clear_filter()
-        if self.layer_list.view is View.BLOCKS:
-            self.set_view(View.TREE)
+        if self.layer_list.view is LayerListView.BLOCKS:
+            self.set_view(LayerListView.TREE)
         self.layer_tree.focus()
         self.layer_list.reveal_group(group_name)
         self.draw_layer_tree(self.layer_list.tree_model.rows_by_group[group_name].path)
@@ -291,7 +291,7 @@ class Presenter(ReliableTimers, Screen[None]):
         self.session.set_filter("")
 
     def filter_rows(self, text: str) -> str:
-        """Filters the rows by a text, and returns the error in it; "" if it is a valid filter.
+        """Filters the rows by a text. Returns a message if the text is not a valid filter, else "".
 
         The caller must draw the layer list.
         """
@@ -312,8 +312,8 @@ class Presenter(ReliableTimers, Screen[None]):
         with self.filter_input.prevent(Input.Changed):
             self.filter_input.value = text
         self.set_class(bool(text), "-filtering")
-        if text and self.layer_list.view is View.BLOCKS:
-            self.set_view(View.TREE)
+        if text and self.layer_list.view is LayerListView.BLOCKS:
+            self.set_view(LayerListView.TREE)
         self.filter_rows(text)
 
     # -- following the cursor -----------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ class Presenter(ReliableTimers, Screen[None]):
             self.draw_all()
         else:
             self.draw_detail_pane()
-            self._draw_job_rule()
+            self._draw_rule_above_jobs()
 
     def _request_row_details(self) -> None:
         """Requests the details of the row under the cursor if no key press moved the cursor there.
@@ -363,7 +363,7 @@ class Presenter(ReliableTimers, Screen[None]):
 
     @property
     def is_covered_by_page(self) -> bool:
-        """True if a full page covers all panes; Textual would draw the page again after each change below it.
+        """True if a full page covers all panes. A change below such a page would make Textual draw the page again.
 
         A True result also records that the panes need a draw later.
         """
@@ -375,7 +375,7 @@ class Presenter(ReliableTimers, Screen[None]):
         return is_covered
 
     def draw_after_overlay_closed(self) -> None:
-        """Draws the changes that were postponed while a page covered the panes, or the hint that a dialog hid."""
+        """Draws what changed while a page covered the panes, and the hint that a dialog hid."""
         if self._needs_draw:
             self._needs_draw = False
             self.draw_all()
@@ -403,7 +403,9 @@ class Presenter(ReliableTimers, Screen[None]):
             self.has_stale_values = False
             self.layer_list.update_row_values(self.is_cursor_resting)
         self.text_pane("header").lines = [summary.header_line(session, width, self.status.failure is not None)]
-        is_beside = self.is_wide_screen and not self.zoomed_pane_name and self.layer_list.view is not View.BLOCKS
+        is_beside = (
+            self.is_wide_screen and not self.zoomed_pane_name and self.layer_list.view is not LayerListView.BLOCKS
+        )
         self.query_one("#left").styles.width = (
             choose_list_width(self.layer_list.row_values, width)
             if is_beside and self.layer_list.has_row_values
@@ -451,7 +453,7 @@ class Presenter(ReliableTimers, Screen[None]):
             cursor_key = layer_list.initial_cursor_path
             layer_list.is_cursor_placed = cursor_key is not None
             cursor_key = cursor_key or (rows[0].key if rows else None)
-        tree.show_rows(rows, layer_list.row_values, layer_list.view is View.WORST, cursor_key)
+        tree.show_rows(rows, layer_list.row_values, layer_list.view is LayerListView.WORST, cursor_key)
         self._request_row_details()
         if not rows:
             tree.show_placeholder([[], [(f"   nothing matches; {shown_key('close')} clears the filter", "dim")]])
@@ -489,18 +491,18 @@ class Presenter(ReliableTimers, Screen[None]):
     def draw_status_lines(self) -> None:
         """Draws the status lines with the jobs and the hint, the rule above them, and the footer."""
         if not self.is_covered_by_page:
-            self._draw_job_rule()
+            self._draw_rule_above_jobs()
             self._draw_hint_and_footer()
 
-    def _draw_job_rule(self) -> None:
-        """Draws the rule above the status lines: the first warning, and the marks of the visible rows."""
+    def _draw_rule_above_jobs(self) -> None:
+        """Draws the rule above the status lines with the first warning and the legend of the visible rows."""
         session = self.session
         warning = first_warning_text(session.shown_warnings) if session.outline is not None else ""
         title = f"! {warning}" if warning else ""
-        has_legend = self.layer_list.has_row_values and self.layer_list.view is not View.BLOCKS
+        has_legend = self.layer_list.has_row_values and self.layer_list.view is not LayerListView.BLOCKS
         self.title_rule("job").set_texts(
             title,
-            legend_text(self.layer_tree.visible_signs, self.screen_width - cell_width(title) - 10)
+            sign_legend_text(self.layer_tree.visible_signs, self.screen_width - cell_width(title) - 10)
             if has_legend
             else "",
         )
@@ -523,17 +525,20 @@ class Presenter(ReliableTimers, Screen[None]):
             session, self.status, shown_hint, self.screen_width, self.is_wide_screen
         )
         self.text_pane("footer").lines = [
-            footer_action_line(self.screen_width, self.disabled_reason, self.focused_part, self._list_current_labels())
+            footer_action_line(
+                self.screen_width, self.disabled_reason, self.focused_screen_part, self._list_replaced_action_labels()
+            )
         ]
 
-    def _list_current_labels(self) -> dict[str, str]:
-        """Returns the labels of actions that do something else now: back from FP32, and the result of a search."""
+    def _list_replaced_action_labels(self) -> dict[str, str]:
+        """Returns the labels of actions whose effect differs now, by action id: back from FP32, and the result of a
+        search."""
         search_status = self.session.search_status
         has_result = search_status is not None and search_status.best_config is not None
-        return {**self._list_row_labels(), **({"find": "result"} if has_result else {})}
+        return {**self._list_toggle_labels(), **({"find": "result"} if has_result else {})}
 
-    def _list_row_labels(self) -> dict[str, str]:
-        """Returns the label of the key that returns selected rows from FP32 to their default; {} for other rows."""
+    def _list_toggle_labels(self) -> dict[str, str]:
+        """Returns the label of the toggle key if it returns the selected rows from FP32 to their default; {} if not."""
         config, groups = (
             self.session.config,
             [group for group in self.list_chosen_groups() if len(group.allowed_precisions) > 1],

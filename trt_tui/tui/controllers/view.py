@@ -14,7 +14,7 @@ from trt_tui.core.report.glossary import Term
 from trt_tui.formatting import escape_hidden_characters, run_title
 from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.presenter import Presenter
-from trt_tui.tui.keys import Need, shown_key
+from trt_tui.tui.keys import Precondition, shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
 from trt_tui.tui.screens.pages import ChartsPage, ExplanationDialog, HelpPage, LogPage
 from trt_tui.tui.spans import Span
@@ -39,7 +39,7 @@ from trt_tui.tui.state.explanations import (
     list_explained_columns,
     list_explained_terms,
 )
-from trt_tui.tui.state.rows import ColourMeasure, View, VisibleRow, find_engine_errors
+from trt_tui.tui.state.rows import ColourMeasure, LayerListView, VisibleRow, find_engine_errors
 from trt_tui.tui.state.status import find_first_group_to_raise
 from trt_tui.tui.state.summary import SummaryRow
 from trt_tui.tui.widgets.lines import LinePane, Lines
@@ -108,7 +108,7 @@ class NavigationController(Presenter):
         row_values = self.layer_list.row_values
         if not row_values.group_values and not row_values.nonfinite_groups:
             return "nothing was measured yet"
-        return "" if row_values.bad_rows else "no row is bad: every share is below 1 %"
+        return "" if row_values.bad_group_names else "no row is bad: every share is below 1 %"
 
     def do_next_bad(self) -> None:
         has_several_groups = self.is_heat_map_focused and len(self.list_chosen_groups()) > 1
@@ -145,13 +145,13 @@ class NavigationController(Presenter):
     def do_filter(self) -> None:
         """Shows the filter field and focuses it."""
         self.add_class("-filtering")
-        if self.layer_list.view is View.BLOCKS:
-            self.set_view(View.TREE)
+        if self.layer_list.view is LayerListView.BLOCKS:
+            self.set_view(LayerListView.TREE)
         self.filter_input.focus()
 
     @on(Input.Changed, "#filter")
     def _apply_typed_filter(self, event: Input.Changed) -> None:
-        """Filters the rows by a typed text, and shows an error as long as the text is not a valid filter."""
+        """Filters the rows by a typed text. If the text is not a valid filter, an error is shown."""
         if not self.layer_list.is_network_open:
             return
         self.layer_list.is_cursor_placed = True
@@ -162,8 +162,8 @@ class NavigationController(Presenter):
             self.clear_message(self._filter_error)
         self._filter_error = self.show_message(error_text) if error_text else None
 
-    def keep_typed_filter(self) -> None:
-        """Makes the typed filter a change of the session, which undo takes back."""
+    def commit_typed_filter(self) -> None:
+        """Records the typed filter as a change of the session, which can be undone."""
         if self.layer_list.is_network_open:
             has_filter = self.layer_list.row_filter is not None
             self.session.set_filter(self.filter_input.value.strip() if has_filter else "")
@@ -201,14 +201,14 @@ class ViewController(Presenter):
         views = self.layer_list.available_views
         self.show_view(views[(views.index(self.layer_list.view) + 1) % len(views)])
 
-    def show_view(self, view: View) -> None:
+    def show_view(self, view: LayerListView) -> None:
         """Shows a view, and keeps the cursor on its row."""
         layer_list = self.layer_list
         row = self.current_row
         self.set_view(view)
-        if layer_list.view is View.WORST and layer_list.row_values.group_values:
+        if layer_list.view is LayerListView.WORST and layer_list.row_values.group_values:
             layer_list.sort_rows(SHARE_COLUMN)
-        if layer_list.view is View.BLOCKS:
+        if layer_list.view is LayerListView.BLOCKS:
             self.focus_heat_map(row.row.group.name if row is not None and isinstance(row.row, GroupRow) else "")
         else:
             self.layer_tree.focus()
@@ -218,13 +218,13 @@ class ViewController(Presenter):
         self.draw_after_layout()
 
     def do_colour(self) -> None:
-        """Asks which error measure of which run determines the colours of the rows."""
+        """Asks for an error measure and a run, which determine the colours of the rows."""
         layer_list = self.layer_list
         items = []
         for run_index, run in enumerate(reversed(self.session.list_run_configs())):
             keys = _ERROR_MEASURE_KEYS[run_index] if run_index < len(_ERROR_MEASURE_KEYS) else [""] * 4
             for key, (measure, title) in zip(keys, _MEASURE_TITLES.items(), strict=True):
-                row_values = layer_list.build_run_values(measure, run)
+                row_values = layer_list.build_row_values_of_run(measure, run)
                 missing_reason = "" if row_values.group_values or row_values.nonfinite_groups else "not measured"
                 if measure is ColourMeasure.ENGINE and missing_reason:
                     if run == "config" and not self.marked_engine_disabled_reason():
@@ -246,7 +246,7 @@ class ViewController(Presenter):
 
         A marked engine is a second engine that has the result of every fusion group as an output.
         """
-        if reason := self.missing_reason(Need.BUILDER):
+        if reason := self.unmet_precondition_reason(Precondition.BUILDER):
             return reason
         builder = self.session.builder
         return "" if builder is not None and builder.can_run else "no engine runs here"
@@ -262,12 +262,12 @@ class ViewController(Presenter):
         """Returns the reason why the rows cannot be sorted; "" if they can be sorted."""
         return (
             f"the blocks have a fixed order: {shown_key('view')} shows the list"
-            if self.layer_list.view is View.BLOCKS
+            if self.layer_list.view is LayerListView.BLOCKS
             else ""
         )
 
     def do_sort(self) -> None:
-        """Shows the dialog of the displayed columns, from left to right, and sorts the rows by the chosen one."""
+        """Shows the displayed columns from left to right, and sorts the rows by the column that the user chooses."""
         layer_list = self.layer_list
         if not layer_list.has_row_values:
             return
@@ -280,7 +280,7 @@ class ViewController(Presenter):
                 str(index),
                 column.order_title,
                 column,
-                "" if column is NAME_COLUMN or column.weigh_groups(layer_list.row_values) else "not measured",
+                "" if column is NAME_COLUMN or column.compute_sort_values(layer_list.row_values) else "not measured",
             )
             for index, column in enumerate(columns, 1)
         ]
@@ -298,17 +298,17 @@ class ViewController(Presenter):
         layer_list = self.layer_list
         if not layer_list.has_row_values:
             return
-        is_sorted = layer_list.sort_column is column and layer_list.sort_weights is not None
+        is_sorted = layer_list.sort_column is column and layer_list.sort_values is not None
         layer_list.is_cursor_placed = True
-        weights = column.weigh_groups(layer_list.row_values)
-        if not weights and column is not NAME_COLUMN:
+        sort_values = column.compute_sort_values(layer_list.row_values)
+        if not sort_values and column is not NAME_COLUMN:
             self.show_message(
                 "nothing was measured to sort by"
                 if column is SHARE_COLUMN
                 else f"nothing is known to sort by {column.order_title}"
             )
             return
-        if column is NAME_COLUMN or (reverts_to_network_order and is_sorted and layer_list.view is View.TREE):
+        if column is NAME_COLUMN or (reverts_to_network_order and is_sorted and layer_list.view is LayerListView.TREE):
             layer_list.sort_rows(NAME_COLUMN)
             self.show_message("network order", "")
         else:
@@ -335,7 +335,7 @@ class ViewController(Presenter):
 
     def do_pane_tree(self) -> None:
         """Focuses the layer list. If the list already has the focus, switches it between normal and full size."""
-        pane = self.heat_map if self.layer_list.view is View.BLOCKS else self.layer_tree
+        pane = self.heat_map if self.layer_list.view is LayerListView.BLOCKS else self.layer_tree
         has_focus = self.zoomed_pane_name != "detail" and pane.has_focus
         pane.focus()
         self.zoom_pane("list" if has_focus and self.zoomed_pane_name != "list" else "")
@@ -352,10 +352,10 @@ class ViewController(Presenter):
         """Shows the page of charts, beginning with the chart that was displayed last."""
         page = ChartsPage(self.session, lambda: self.layer_list.row_values, self.current_group, self._chart_index)
 
-        def keep_chart_index(result: None) -> None:
+        def store_chart_index(result: None) -> None:
             self._chart_index = page.chart_index
 
-        self.app.push_screen(page, keep_chart_index)
+        self.app.push_screen(page, store_chart_index)
 
 
 class ExplanationController(Presenter):
@@ -399,7 +399,7 @@ class ExplanationController(Presenter):
             self.open_dialog(ExplanationDialog(lambda: explain_term(term)))
 
     def _open_value_dialog(self) -> None:
-        self.open_dialog(ExplanationDialog(self._explain_current_value, self._move_explanation))
+        self.open_dialog(ExplanationDialog(self._explain_current_value, self._explain_neighbouring_value))
 
     # -- the explained value ------------------------------------------------------------------------------------
 
@@ -408,8 +408,8 @@ class ExplanationController(Presenter):
         rows = summary.summary_rows(self.session, self.screen_width, self.size.height)
         return {line: row for line, row in enumerate(rows) if row.kind not in ("titles", "text", "stage")}
 
-    def _list_values_above(self) -> list[list[Callable[[], Explanation]]]:
-        """Returns functions that explain the values of the top line and of the rows of the summary table."""
+    def _list_explanations_above_rows(self) -> list[list[Callable[[], Explanation]]]:
+        """Returns the functions that explain the values of the top line and of the summary table."""
         if self.session.outline is None:
             return []
         columns = summary.list_summary_columns(self.session, self.screen_width)
@@ -424,7 +424,7 @@ class ExplanationController(Presenter):
         return [column.id for column in list_explained_columns(self.layer_list.row_values, row)] if row else []
 
     def _explain_current_value(self) -> Explanation:
-        above, row = self._list_values_above(), self.current_row
+        above, row = self._list_explanations_above_rows(), self.current_row
         self._rows_above = min(self._rows_above, len(above))
         if self._rows_above:
             values = above[-self._rows_above]
@@ -436,9 +436,10 @@ class ExplanationController(Presenter):
             self.session, self.layer_list.row_values, row, LAYER_COLUMNS_BY_ID[column_id], self.disabled_reason
         )
 
-    def _move_explanation(self, columns: int, rows: int) -> None:
-        """Moves to another value. Up from the first row of the list is the summary table, and then the top line."""
-        above, is_top = self._list_values_above(), self.layer_tree.cursor_index == 0
+    def _explain_neighbouring_value(self, columns: int, rows: int) -> None:
+        """Explains another value in the given direction. The summary table is above the first row, and the top line
+        above the table."""
+        above, is_top = self._list_explanations_above_rows(), self.layer_tree.cursor_index == 0
         if rows and not self._rows_above and (rows > 0 or self.is_heat_map_focused or not is_top):
             self.move_cursor(rows)
         else:
@@ -460,18 +461,19 @@ class ExplanationController(Presenter):
         self.open_dialog(LogPage(self.session))
 
     def do_help(self) -> None:
-        """Shows the help page, and performs the action or explains the word that the user chooses there."""
+        """Shows the help page. If the user chooses an action there, it is performed; a chosen word is explained."""
 
-        def apply_choice(choice: str | Term) -> None:
+        def apply_help_choice(choice: str | Term) -> None:
             if isinstance(choice, Term):
                 self.open_dialog(ExplanationDialog(lambda: explain_term(choice)))
             else:
                 self.perform_action(choice)
 
-        self.open_dialog(HelpPage(self.disabled_reason, list_explained_terms()), apply_choice)
+        self.open_dialog(HelpPage(self.disabled_reason, list_explained_terms()), apply_help_choice)
 
     def do_close(self) -> None:
-        """Closes the failure line, else the filter, else an enlarged pane. If none is open, the tree gets the focus."""
+        """Closes the first open item: the failure line, the filter, or an enlarged pane. If none is open, focuses the
+        tree."""
         layer_list = self.layer_list
         if self.status.unread_failure is not None:
             self.status.unread_failure = None
@@ -486,7 +488,11 @@ class ExplanationController(Presenter):
             self.draw_layer_tree(line.key if line is not None else None)
         elif self.zoomed_pane_name:
             self.zoom_pane("")
-        elif self.status.message is None and self.focused is not self.layer_tree and layer_list.view is not View.BLOCKS:
+        elif (
+            self.status.message is None
+            and self.focused is not self.layer_tree
+            and layer_list.view is not LayerListView.BLOCKS
+        ):
             self.layer_tree.focus()
 
     def do_quit(self) -> None:

@@ -12,8 +12,8 @@ from trt_tui.session.jobs import Job
 from trt_tui.session.search_report import search_text
 from trt_tui.session.search_status import SearchStatus, best_evaluation_text
 from trt_tui.tui.controllers.presenter import Presenter
-from trt_tui.tui.keys import Need, shown_key
-from trt_tui.tui.screens.dialogs import ConfirmDialog, TextPage, typed_error_text
+from trt_tui.tui.keys import Precondition, shown_key
+from trt_tui.tui.screens.dialogs import ConfirmDialog, TextPage, input_error_text
 from trt_tui.tui.screens.forms import ConfigSearchDialog, find_export_dialog_of_job
 from trt_tui.tui.screens.pages import SEARCH_AGAIN, JobsPage, SearchResultPage
 from trt_tui.tui.state import config_status, engine_texts
@@ -49,7 +49,8 @@ class JobController(Presenter):
         )
 
     def show_stopped_opening(self, event: ev.JobCancelled) -> None:
-        """Offers to open the network again if its first opening was stopped, without which nothing else works."""
+        """Offers to open the network again if the user stopped its first opening. Nothing else works without a
+        network."""
         job = next((job for job in self.session.pending_requests.jobs if job.number == event.job), None)
         if job is not None and isinstance(job.request, rq.OpenNetwork) and not job.request.structure_hash:
             self.status.failure = event
@@ -63,11 +64,12 @@ class JobController(Presenter):
         self.draw_status_lines()
 
     def refuse_compare(self) -> str:
-        """Returns the reason why nothing can be measured again; "" if it can, or if the network was not opened."""
-        return "" if self.status.failure is not None else self.missing_reason(Need.SAMPLES)
+        """Returns the reason why nothing can be measured again; "" if measuring or opening the network again is
+        possible."""
+        return "" if self.status.failure is not None else self.unmet_precondition_reason(Precondition.SAMPLES)
 
     def do_compare(self) -> None:
-        """Requests a new measurement of all values, or opens the network again if the opening did not end well."""
+        """Requests a new measurement of all values. If the opening of the network failed, opens it again."""
         if self.status.failure is None:
             self.session.request_comparison()
         else:
@@ -81,17 +83,16 @@ class JobController(Presenter):
         return "" if self._list_stoppable_jobs() else "no job is running"
 
     def do_stop(self) -> None:
-        """Stops the job that the status line names. If it has run for more than `MIN_CONFIRM_AGE_S`, the user must
-        confirm."""
+        """Stops the job in the status line. If it has run for more than `MIN_CONFIRM_AGE_S`, the user must confirm."""
         self._stop_with_confirmation(self._list_stoppable_jobs()[:1])
 
     def _list_stoppable_jobs(self) -> list[Job]:
-        """Returns the jobs that can be stopped. The first is the job that the main screen names."""
+        """Returns the jobs that can be stopped, beginning with the job in the status line."""
         pending_requests = self.session.pending_requests
         return [job for job in (*pending_requests.running_jobs, *pending_requests.waiting_jobs) if not job.is_stopping]
 
     def _stop_with_confirmation(self, jobs: Sequence[Job]) -> None:
-        """Stops the given jobs that have not ended. If one of them is old, the user must confirm."""
+        """Stops those of the given jobs that still run or wait. If one of these is old, the user must confirm."""
         stoppable = [job for job in jobs if job in self._list_stoppable_jobs()]
         if not stoppable:
             self.show_message("that job has ended" if jobs else "no job is running")
@@ -159,7 +160,8 @@ class JobController(Presenter):
 
 
 class SearchController(Presenter):
-    """The part of the main screen for the search for a config that meets the target with the fewest raised layers."""
+    """The part of the main screen for the search, which looks for a config that meets the target with few raised
+    layers."""
 
     _search_marks: Mapping[str, str] = MappingProxyType({})
     _reported_search: SearchStatus | None = None
@@ -170,13 +172,15 @@ class SearchController(Presenter):
                 self._search_marks, self.has_stale_values = marks, True
 
     def refuse_find(self) -> str:
-        """Returns the reason why a search cannot start; "" if it can start, or if there is a search to look at."""
+        """Returns the reason why a search cannot start; "" if it can start, or if the page of the last search can
+        open."""
         search_status = self.session.search_status
         has_search = self.session.is_searching or search_status is not None and search_status.best_config is not None
-        return "" if has_search else self.missing_reason(Need.BUILDER)
+        return "" if has_search else self.unmet_precondition_reason(Precondition.BUILDER)
 
     def do_find(self) -> None:
-        """Shows the configs that the last search offers, also while it runs. Without one, a dialog starts a search."""
+        """Shows the page of the last search, even while the search runs. If there was no search, opens the dialog that
+        starts one."""
         search_status = self.session.search_status
         if search_status is None or search_status.best_config is None and not self.session.is_searching:
             self._ask_for_search()
@@ -187,12 +191,14 @@ class SearchController(Presenter):
             self.open_dialog(
                 page,
                 lambda answer: (
-                    self._ask_for_search() if answer == SEARCH_AGAIN else self._adopt_option(search_status, answer)
+                    self._ask_for_search()
+                    if answer == SEARCH_AGAIN
+                    else self._adopt_search_option(search_status, answer)
                 ),
             )
 
-    def _adopt_option(self, search_status: SearchStatus, option: SearchOption) -> None:
-        """Makes a config that a search offers the current config. A running search is stopped."""
+    def _adopt_search_option(self, search_status: SearchStatus, option: SearchOption) -> None:
+        """Makes a config of the search page the current config, and stops a running search."""
         session = self.session
         self._reported_search = search_status
         if session.is_searching and session.search_status is search_status:
@@ -208,7 +214,7 @@ class SearchController(Presenter):
     def _ask_for_search(self) -> None:
         """Shows the dialog that starts a search, or the reason why a search cannot start now."""
         session = self.session
-        if reason := self.missing_reason(Need.BUILDER):
+        if reason := self.unmet_precondition_reason(Precondition.BUILDER):
             self.show_message(f"no other search now: {reason}")
             return
 
@@ -225,14 +231,14 @@ class SearchController(Presenter):
             ConfigSearchDialog(
                 session,
                 config_status.config_name(session),
-                partial(typed_error_text, session.read_targets),
+                partial(input_error_text, session.read_targets),
                 config_status.current_config_meets_target(session),
             ),
             start_chosen_search,
         )
 
     def report_search_result(self, event: ev.SearchEnded | ev.JobCancelled) -> None:
-        """Shows the result of a search once, and where the result is listed. Cursor and focus do not change."""
+        """Shows the result of a search and the key of its page, once. Cursor and focus do not change."""
         session, search_status = self.session, self.session.search_status
         if (
             search_status is None
@@ -251,7 +257,7 @@ class SearchController(Presenter):
         result = search_status.end_event.result
         session.log.extend(search_text(session).splitlines())
         if result.config == session.config:
-            self.show_message(f"nothing to do: {result.summary}{_missing_execution_text(search_status)}", "")
+            self.show_message(f"nothing to do: {result.summary}{_missing_export_execution_text(search_status)}", "")
         else:
             outcome = search_status.end_event.target_outcome
             result_text = f"{outcome.outcome.value}, " if outcome is not None else ""
@@ -269,7 +275,7 @@ class SearchController(Presenter):
             )
 
 
-def _missing_execution_text(search_status: SearchStatus) -> str:
-    """Returns the reason why the exported network was not executed, for the end of a search message; "" if it was."""
+def _missing_export_execution_text(search_status: SearchStatus) -> str:
+    """Returns the reason why the exported network of a search was not executed, for the final message; "" if it was."""
     exported = search_status.end_event.exported if search_status.end_event is not None else None
     return f"; PASS?: {exported.exported_result_text}" if exported is not None and exported.is_met is None else ""

@@ -49,7 +49,7 @@ def fit_key_hints(template: str, width: int) -> Content:
 
 
 class KeyHints(Static):
-    """The keys of a dialog, in the last line of the screen, where they replace the footer of the main screen.
+    """The line of keys of a dialog. It replaces the footer of the main screen.
 
     If they do not fit, entries are omitted from the last but one on.
 
@@ -346,7 +346,7 @@ class Picker(Dialog):
 
 
 class TablePage(Dialog, Generic[ValueT]):
-    """A page with a table, one line of which the user selects. Its result is the value of the line that enter takes."""
+    """A page with a table. Its result is the value of the line on which the user presses enter."""
 
     box_classes = "page"
 
@@ -386,8 +386,9 @@ class TablePage(Dialog, Generic[ValueT]):
         self.dismiss(value)
 
 
-def typed_error_text(check: Callable[[str], object], text: str) -> str:
-    """Returns the cause and the next step of the error that a check of a typed text raises; "" if it raises none."""
+def input_error_text(check: Callable[[str], object], text: str) -> str:
+    """Runs a check of a typed text. Returns the cause and the next step of the error that it raises; "" if it raises
+    none."""
     try:
         check(text)
     except TrtTuiError as error:
@@ -496,7 +497,7 @@ class ChoiceField(Static, Generic[ValueT], can_focus=True):
 
 
 class FieldsDialog(Dialog):
-    """A dialog of text fields and choices. It names the keys that change a choice only while a choice has the focus.
+    """A dialog of text fields and choices. The keys for choices are shown only while a choice has the focus.
 
     Attributes:
         ENTER_TEXT: What the enter key does, for the key hints.

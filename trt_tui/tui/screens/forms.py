@@ -115,7 +115,7 @@ class ExportDialog(Dialog):
         self.query_one(KeyedOptionList).focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Requests the file, unless it is being written."""
+        """Requests the export, unless it is already running."""
         if not event.value.strip() or self.job is not None:
             return
         self.show_note("", False)
@@ -331,8 +331,8 @@ class ConfigSearchDialog(FieldsDialog):
         return "8 layers or 1.5 ms" if self.can_confirm else "8 layers"
 
     def on_choice_field_changed(self) -> None:
-        """Adapts the choice of ranges to the strategy: a top-down search keeps ranges unless the user requests other
-        ranges."""
+        """Adapts the choice of ranges to the strategy. A top-down search keeps the ranges, unless the user requests
+        others."""
         is_downwards = self.method_field.value in TOP_DOWN_METHODS
         if self.ranges_field is not None and is_downwards is not self.is_downwards:
             self.ranges_field.select_value(not is_downwards)

@@ -63,7 +63,7 @@ _STYLES_BY_LEVEL = {"warning": "warn", "error": "warn", "info": "", "verbose": "
 
 
 def merge_equal_messages(log: Sequence[str]) -> list[str]:
-    """Returns a log in which equal sentences behind each other are one with their number; raw lines stay as they are."""
+    """Returns a log in which a run of equal sentences is one line with their number. Raw lines stay as they are."""
     runs = [(text, len([*run])) for text, run in groupby(log)]
     return [
         line
@@ -73,8 +73,8 @@ def merge_equal_messages(log: Sequence[str]) -> list[str]:
 
 
 def log_lines(log: list[str], width: int) -> list[Line]:
-    """Returns the log as styled lines, wrapped to a width. A level at the start of a line, such as "warning:", selects
-    its style."""
+    """Returns the log as styled lines, wrapped to a width. A line that begins with a level such as "warning:" has its
+    style."""
     lines: list[Line] = []
     for text in log[-MAX_LOG_LINES:]:
         style = _STYLES_BY_LEVEL.get(text.partition(":")[0], "")
@@ -184,12 +184,12 @@ class ConfigsPage(TablePage[PrecisionConfig]):
         if config is None:
             return
 
-        def save_name(name: str | None) -> None:
+        def save_config_name(name: str | None) -> None:
             if name is not None:
                 self.session.rename_config(config, name.strip())
                 self.update_lines()
 
-        def find_name_error(name: str) -> str:
+        def find_config_name_error(name: str) -> str:
             try:
                 names.copy().rename_config(config, name.strip())
             except InputError as error:
@@ -197,7 +197,8 @@ class ConfigsPage(TablePage[PrecisionConfig]):
             return ""
 
         self.app.push_screen(
-            Prompt("Name", names[config], f"at most {MAX_NAME_LENGTH} characters", find_name_error), save_name
+            Prompt("Name", names[config], f"at most {MAX_NAME_LENGTH} characters", find_config_name_error),
+            save_config_name,
         )
 
 
@@ -269,22 +270,22 @@ class SessionsPage(TablePage[str]):
         if (name := self.table.selected_value) is None:
             return
         if self._entries[name].is_own:
-            self._delete(name)  # it cannot be deleted, and the error says why
+            self._delete_session(name)  # it cannot be deleted, and the error says why
             return
 
-        def delete_if_confirmed(is_confirmed: bool | None) -> None:
+        def delete_session_if_confirmed(is_confirmed: bool | None) -> None:
             if is_confirmed:
-                self._delete(name)
+                self._delete_session(name)
 
         saved_text = clock_text(self._entries[name].modified_time)
         self.app.push_screen(
             ConfirmDialog(
                 f"Delete the session saved at {saved_text}? It cannot be brought back.", "delete it", "keep it"
             ),
-            delete_if_confirmed,
+            delete_session_if_confirmed,
         )
 
-    def _delete(self, name: str) -> None:
+    def _delete_session(self, name: str) -> None:
         try:
             self.session.session_folder.delete_session(name)
         except InputError as error:
@@ -631,13 +632,14 @@ class SearchResultPage(ScrolledPage):
         self._load_newest_result()
 
     def _load_newest_result(self) -> None:
-        """Shows the newest state of the search. The cursor is on its result unless only the current config passes."""
+        """Loads the newest state of the search. Places the cursor on its result, unless only the current config
+        passes."""
         self.search_status = replace(self._newest)
         self.options = list_search_options(self.session, self.search_status)
         self._cursor_index = next(
             (index for index, option in enumerate(self.options) if option.relation in (RESULT, BEST_SO_FAR)), 0
         )
-        outcome = self.chosen_option.outcome
+        outcome = self.selected_search_option.outcome
         if outcome is not None and not outcome.passes and current_config_meets_target(self.session):
             self._cursor_index = 0  # the current config is better than what the search found
         self._top_line = 0
@@ -647,7 +649,7 @@ class SearchResultPage(ScrolledPage):
         self._request_preview()
 
     @property
-    def chosen_option(self) -> SearchOption:
+    def selected_search_option(self) -> SearchOption:
         """The config under the cursor."""
         return self.options[self._cursor_index]
 
@@ -671,11 +673,11 @@ class SearchResultPage(ScrolledPage):
             self.session, self.tree_model, self.search_status, self.options, self._cursor_index, width, option_rows
         )
         changes = search_change_lines(
-            self.session, self.tree_model, self.search_status, self.chosen_option, width, self._lists_changes
+            self.session, self.tree_model, self.search_status, self.selected_search_option, width, self._lists_changes
         )
         self._has_folded_changes = any(CLOSED_MARK in text for line in changes for text, *_ in line)
         notes = search_note_texts(self.session, self.search_status)
-        checks = search_check_texts(self.session, self.search_status, self.chosen_option)
+        checks = search_check_texts(self.session, self.search_status, self.selected_search_option)
         gap: list[Line] = [[]] if height >= MIN_HEIGHT_WITH_GAP else []
         room = height - len(lines) - len(gap) - 1 - min(len(changes) - 1, height // 3)
         style = "dim" if self.search_status.is_target_met else "warn"
@@ -690,10 +692,13 @@ class SearchResultPage(ScrolledPage):
         )
 
     def list_key_hints(self) -> list[str]:
-        name, is_searching = self.session.config_names.get(self.chosen_option.config, "it"), self.session.is_searching
+        name, is_searching = (
+            self.session.config_names.get(self.selected_search_option.config, "it"),
+            self.session.is_searching,
+        )
         hints = (
             [f"{{open}} takes {name}{', ends the search' if is_searching else ''}"]
-            if self.chosen_option.config != self.session.config
+            if self.selected_search_option.config != self.session.config
             else []
         )
         hints += ["{find} shows the newer result"] * self.has_newer_result
@@ -713,22 +718,23 @@ class SearchResultPage(ScrolledPage):
         self._request_preview()
 
     def action_open_changes(self, is_opened: bool) -> None:
-        """Lists each change, or one line for changes that are alike."""
+        """Switches between one line for each change and one line for each set of like changes."""
         self._lists_changes = is_opened
         self.update_lines()
 
     def _request_preview(self) -> None:
         if self.session.is_searching:
             return  # the search uses the builder of the previews
-        self.session.request_preview(self.chosen_option.config, with_effects=False)
+        self.session.request_preview(self.selected_search_option.config, with_effects=False)
 
     def action_choose(self) -> None:
         """Closes the page with the selected config, unless it is the current one."""
-        option = self.chosen_option
+        option = self.selected_search_option
         self.dismiss(option if option.config != self.session.config else None)
 
     def action_search_again(self) -> None:
-        """Shows a newer result; if there is none and the search has ended, closes the page for another search."""
+        """Shows a newer result. If there is none and the search has ended, closes the page so that another search can
+        start."""
         if self.has_newer_result:
             self._load_newest_result()
             self.update_lines()

@@ -249,19 +249,19 @@ class Chart:
     Attributes:
         label: The title of the chart, one word.
         draw_content: Draws the chart if its data exist.
-        find_missing_reason: Returns the reason why the data do not exist, for the text in place of the chart; "" if
+        find_missing_data_reason: Returns the reason why the data do not exist, for the text in place of the chart; "" if
             they exist.
         request_data: Requests missing data from the background process when the chart is shown; None if not needed.
     """
 
     label: str
     draw_content: Callable[[ChartFrame], DrawnChart]
-    find_missing_reason: Callable[[ChartFrame], str]
+    find_missing_data_reason: Callable[[ChartFrame], str]
     request_data: Callable[[Session], None] | None = None
 
     def draw(self, chart_frame: ChartFrame) -> DrawnChart:
         """Draws the chart, or the reason why there is none."""
-        if reason := self.find_missing_reason(chart_frame):
+        if reason := self.find_missing_data_reason(chart_frame):
             return DrawnChart([[(part, "dim")] for part in wrap_text(reason, chart_frame.width)])
         return self.draw_content(chart_frame)
 
@@ -283,7 +283,7 @@ def chart_title_line(chart_frame: ChartFrame, current_index: int) -> Line:
     line: Line = []
     for index, chart in enumerate(CHARTS):
         is_current = index == current_index
-        has_data = has_samples and chart.request_data is not None or not chart.find_missing_reason(chart_frame)
+        has_data = has_samples and chart.request_data is not None or not chart.find_missing_data_reason(chart_frame)
         line += [
             (f"{index + 1}", "key" if has_data or is_current else "dim"),
             (

@@ -76,9 +76,9 @@ class LayerColumn(Column):
         title_text: Returns the displayed title, from the row values and the width of the column.
         cell: Returns the value of a row, which is the argument of ``draw``.
         draw: Returns the spans of a cell for a width.
-        weigh_groups: Returns the weights of groups by name. The heaviest group is sorted first, groups of equal weight
-            are in network order, and a group without a value has no weight.
-        is_additive: If True, the weight of a scope is the sum of its groups' weights, else their maximum.
+        compute_sort_values: Returns the sort values of groups by name. The group with the largest value is first.
+            Groups of equal value are in network order. A group without a key has no value.
+        is_additive: If True, the sort value of a scope is the sum of its groups' values, else their maximum.
         needs_engines: If True, the column is displayed only if an engine reports on the groups.
         yields_to_reason: If True, the reason why a layer cannot run in a lower precision replaces the cell.
     """
@@ -87,7 +87,7 @@ class LayerColumn(Column):
     title_text: Callable[[RowValues, int], str] = field(kw_only=True)
     cell: Callable[[RowValues, VisibleRow], Any] = field(kw_only=True)
     draw: Callable[[Any, int], Line] = field(kw_only=True)
-    weigh_groups: Callable[[RowValues], Mapping[str, float]] = field(kw_only=True)
+    compute_sort_values: Callable[[RowValues], Mapping[str, float]] = field(kw_only=True)
     is_additive: bool = False
     needs_engines: bool = False
     yields_to_reason: bool = False
@@ -521,15 +521,16 @@ def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
 # -- orders ---------------------------------------------------------------------------------------------------------
 
 
-def _make_sort_weight_function(
+def _make_sort_value_function(
     sort_key: Callable[[RowValues, FusionGroup], tuple[object, ...] | None],
 ) -> Callable[[RowValues], dict[str, float]]:
-    """Returns a function from a fusion group to its sort weight. The group with the smallest key has the largest weight.
+    """Returns a function from row values to the sort value of each group. The group with the smallest key has the
+    largest value.
 
-    A group without a key has no weight.
+    A group without a key has no sort value.
     """
 
-    def weigh_groups(row_values: RowValues) -> dict[str, float]:
+    def compute_sort_values(row_values: RowValues) -> dict[str, float]:
         keys = {
             group.name: key
             for group in row_values.model.outline.groups
@@ -538,7 +539,7 @@ def _make_sort_weight_function(
         positions = {key: position for position, key in enumerate(sorted(set(keys.values())))}
         return {name: float(len(positions) - positions[key]) for name, key in keys.items()}
 
-    return weigh_groups
+    return compute_sort_values
 
 
 def _precision_sort_key(row_values: RowValues, group: FusionGroup) -> tuple[object, ...]:
@@ -557,7 +558,7 @@ def _toggle_sort_key(row_values: RowValues, group: FusionGroup) -> tuple[object,
     return None if margin is None else (-margin,)
 
 
-def _cost_weights(row_values: RowValues) -> dict[str, float]:
+def _cost_sort_values(row_values: RowValues) -> dict[str, float]:
     costs = row_values.group_times or row_values.model.group_macs
     return {name: float(cost) for name, cost in costs.items() if cost is not None and cost > 0}
 
@@ -574,7 +575,7 @@ NAME_COLUMN = LayerColumn(
     title_text=lambda row_values, width: f"{' ' * _MARK_CELLS}layer",
     cell=lambda row_values, visible_row: "",
     draw=lambda cell, width: [],
-    weigh_groups=lambda row_values: {},
+    compute_sort_values=lambda row_values: {},
     names=("layer",),
     explanation="The name of a fused layer or scope, without the scopes above it. Marks before it say how large its "
     "error is and what happened to it.",
@@ -589,7 +590,7 @@ SHARE_COLUMN = LayerColumn(
     title_text=_share_title,
     cell=_share_cell,
     draw=_draw_share,
-    weigh_groups=lambda row_values: row_values.row_order_weights,
+    compute_sort_values=lambda row_values: row_values.worst_first_sort_values,
     is_additive=True,
     yields_to_reason=True,
     names=("share", "isolated", "accumulated", "dB"),
@@ -613,7 +614,7 @@ TOGGLE_COLUMN = LayerColumn(
     title_text=_toggle_title,
     cell=_toggle_cell,
     draw=_draw_toggle,
-    weigh_groups=_make_sort_weight_function(_toggle_sort_key),
+    compute_sort_values=_make_sort_value_function(_toggle_sort_key),
     yields_to_reason=True,
     names=("if FP32", "toggled"),
     word="if FP32",
@@ -631,7 +632,7 @@ LAYER_COLUMNS = (
         title_text=lambda row_values, width: "op",
         cell=_operator_cell,
         draw=_draw_operator,
-        weigh_groups=_make_sort_weight_function(lambda row_values, group: (group.operator.lower(),)),
+        compute_sort_values=_make_sort_value_function(lambda row_values, group: (group.operator.lower(),)),
         names=("op",),
         explanation="The operator that gives the fused layer its character: the one that multiplies, or the first one.",
         next_steps={"open": "lists the nodes of the row"},
@@ -643,7 +644,7 @@ LAYER_COLUMNS = (
         title_text=lambda row_values, width: " prec",
         cell=_precision_cell,
         draw=_draw_precision,
-        weigh_groups=_make_sort_weight_function(_precision_sort_key),
+        compute_sort_values=_make_sort_value_function(_precision_sort_key),
         names=("prec",),
         word="precision",
         explanation="Letters and arrows behind it are changes, and "
@@ -663,7 +664,7 @@ LAYER_COLUMNS = (
         title_text=_engine_title,
         cell=_engine_cell,
         draw=lambda cell, width: [(shorten_middle(cell[0], width), cell[1])],
-        weigh_groups=_make_sort_weight_function(_engine_sort_key),
+        compute_sort_values=_make_sort_value_function(_engine_sort_key),
         needs_engines=True,
         names=("engine",),
         explanation="The precision in which the built engine runs the row. The title names the config of the engine if "
@@ -682,7 +683,7 @@ LAYER_COLUMNS = (
         title_text=lambda row_values, width: "ms " if row_values.group_times else "MACs ",
         cell=_cost_cell,
         draw=lambda text, width: [(f"{shorten_number_in_text(text, width - 1)} ", "dim")],
-        weigh_groups=_cost_weights,
+        compute_sort_values=_cost_sort_values,
         is_additive=True,
         names=("ms", "MACs"),
         explanation="The milliseconds that the engine spends in the row; without times, the row's share of the "

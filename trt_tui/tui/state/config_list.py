@@ -292,11 +292,11 @@ def _config_change_texts(
 def _name_change_texts(session: Session, before: UserState, after: UserState) -> list[str]:
     names = session.config_names
 
-    def find_name(config: PrecisionConfig, chosen_names: Mapping[PrecisionConfig, str]) -> str:
+    def find_config_name(config: PrecisionConfig, chosen_names: Mapping[PrecisionConfig, str]) -> str:
         return chosen_names.get(config) or names.find_numbered_name(config)
 
     return [
-        f"{find_name(config, before.chosen_names)} named {find_name(config, after.chosen_names)}"
+        f"{find_config_name(config, before.chosen_names)} named {find_config_name(config, after.chosen_names)}"
         for config in {**before.chosen_names, **after.chosen_names}
         if before.chosen_names.get(config) != after.chosen_names.get(config)
     ]

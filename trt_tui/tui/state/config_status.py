@@ -82,7 +82,7 @@ def target_outcome_text(session: Session, accuracy: Accuracy | None) -> str:
 
 
 def config_meets_target_simulated(session: Session, config: PrecisionConfig) -> bool | None:
-    """Returns True if the simulation of a config meets the targets.
+    """Returns True if the simulated accuracy of a config meets the targets.
 
     None if the simulation is not judged, or if the config reduces no precision, since FP32 would always pass.
     """
@@ -101,7 +101,8 @@ def is_measuring_shares(session: Session) -> bool:
 
 
 def is_measuring_toggles(session: Session) -> bool:
-    """Returns True while values of toggled rows of the current config are measured, which can change the worst row."""
+    """Returns True while values of toggled rows of the current config are measured. New values can change the worst
+    row."""
     return any(
         isinstance(request, MeasureToggles) and request.config == session.config
         for request in session.pending_requests.values()
@@ -171,7 +172,7 @@ def is_within_noise(session: Session, first: Accuracy, second: Accuracy, both_wa
 
     Args:
         both_ways: False if only the interval of the first accuracy counts, so that one distance decides about all
-            accuracies that are compared with it: `noise_text`.
+            accuracies that are compared with it: `noise_distance_text`.
     """
     target = session.target or Target("sqnr", 0.0)
     if first.nonfinite_count or second.nonfinite_count or first.fails_every_target != second.fails_every_target:
@@ -204,8 +205,8 @@ def is_within_noise(session: Session, first: Accuracy, second: Accuracy, both_wa
     )
 
 
-def noise_text(session: Session, best: Accuracy) -> str:
-    """Returns the distance from the best of several accuracies up to which the others equal it: ``0.4 dB``.
+def noise_distance_text(session: Session, best: Accuracy) -> str:
+    """Returns the distance from the best accuracy within which another accuracy counts as equal: ``0.4 dB``.
 
     `is_within_noise` decides by this distance, with ``both_ways`` False.
     """
@@ -219,7 +220,7 @@ def noise_text(session: Session, best: Accuracy) -> str:
     return f"{target.bounded_value.value_with_unit_text(max(0.0, distance))} and {MAX_NOISE_SQNR_DB:g} dB"
 
 
-def accuracy_order(session: Session, accuracy: Accuracy | None) -> tuple[float, float]:
+def accuracy_sort_key(session: Session, accuracy: Accuracy | None) -> tuple[float, float]:
     """Returns the key by which accuracies are compared, the highest for the best: the lowest score of the targets, then
     the negative judged error. A missing value is -inf."""
     if accuracy is None:

@@ -42,7 +42,7 @@ from trt_tui.formatting import (
 )
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
-from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_lowered_configs
+from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_configs_before_raise
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import find_current_key
 from trt_tui.tui.spans import (
@@ -59,10 +59,10 @@ from trt_tui.tui.spans import (
 )
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.config_status import (
-    accuracy_order,
+    accuracy_sort_key,
     is_within_noise,
     meets_target,
-    noise_text,
+    noise_distance_text,
     target_value_span,
     value_margin_text,
 )
@@ -79,7 +79,7 @@ RAISING_HARMS_TEXT = "raising it makes it worse"
 
 
 def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGroup) -> list[str]:
-    """Returns the reasons for the error of a fusion group, the most important reason first.
+    """Returns the reasons for the error of a fusion group by decreasing importance.
 
     The known causes are those of `trt_tui.core.measure.causes`.
     """
@@ -99,7 +99,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     remedies = session.results.find_value(ev.REMEDIES, (group.name, session.config))
     lines += [cause.text if remedies and cause.kind == "range" else f"{cause.text}; {cause.remedy}" for cause in causes]
     config = row_values.run_config or row_values.config
-    raise_causes = find_raised_group_causes(session, list_lowered_configs(session, config, group), group) or ()
+    raise_causes = find_raised_group_causes(session, list_configs_before_raise(session, config, group), group) or ()
     lines += [
         f"raised because in {group.precision_label(config.default_precision_of(group))} {cause.text}"
         for cause in raise_causes
@@ -114,7 +114,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     if errors is not None and (note := fp16_range_note(errors, causes)):
         lines.append(note)
     requested = row_values.config.precision_of(group)
-    range_text = range_use_text(_facts_if_quantized(session, row_values, group))
+    range_text = range_use_text(_cause_facts_if_quantized(session, row_values, group))
     if range_text and not any(cause.kind == "range" for cause in (*causes, *raise_causes)):
         lines.append(range_text)
     if session.outline is not None:
@@ -142,9 +142,9 @@ def _fusion_barrier_text(session: Session, config: PrecisionConfig, group: Fusio
     return f"; a fusion barrier ({find_current_key('f')}) may keep it apart"
 
 
-def _facts_if_quantized(session: Session, row_values: RowValues, group: FusionGroup) -> CauseFacts:
-    """Returns the facts of a group in its quantized type, or in the one that it would have if its precision were
-    reduced."""
+def _cause_facts_if_quantized(session: Session, row_values: RowValues, group: FusionGroup) -> CauseFacts:
+    """Returns the facts of a group in its quantized type. For a group in a float type, it is the type after a
+    reduction."""
     config = row_values.config
     if (
         group.resolve_file_precision(config.precision_of(group)) not in QUANTIZED_TYPES
@@ -166,15 +166,15 @@ def _known_defect_texts(
     return known_defect_lines(outline, session.build_target, config.precision_of, group)
 
 
-def split_by_noise(session: Session, remedies: Sequence[Remedy]) -> tuple[list[Remedy], list[Remedy]]:
-    """Returns the remedies whose value is that of the best remedy within noise, and the other remedies.
+def split_off_best_remedies(session: Session, remedies: Sequence[Remedy]) -> tuple[list[Remedy], list[Remedy]]:
+    """Returns two lists: the remedies that equal the best one within noise, and the other remedies.
 
     Remedies with the same displayed value are in the same list. Both keep the order of ``remedies``. The first list
     contains the best remedy.
     """
     if not remedies:
         return [], []
-    best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.shown_accuracy))
+    best = max(remedies, key=lambda remedy: accuracy_sort_key(session, remedy.shown_accuracy))
     equals = [
         remedy is best or is_within_noise(session, best.shown_accuracy, remedy.shown_accuracy, both_ways=False)
         for remedy in remedies
@@ -210,7 +210,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
     """
     measured = session.results.find_value(ev.REMEDIES, (group.name, session.config)) or ()
     remedies = _choose_best_remedy_per_kind(session, measured) if has_best_only else measured
-    equal_remedies, other_remedies = split_by_noise(session, remedies)
+    equal_remedies, other_remedies = split_off_best_remedies(session, remedies)
     config_accuracy, target = session.get_run_results("config").accuracy, session.target or Target("sqnr", 0.0)
     rows: list[list[Span]] = []
     for index, remedy in enumerate((*equal_remedies, *other_remedies)):
@@ -241,8 +241,8 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
     ]
     lines = fit_table(columns, rows, width, gap=1)[1:]
     if len(equal_remedies) > 1:
-        best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.shown_accuracy))
-        noise = f"{SAME_VALUE_MARK} within {noise_text(session, best.shown_accuracy)}"
+        best = max(remedies, key=lambda remedy: accuracy_sort_key(session, remedy.shown_accuracy))
+        noise = f"{SAME_VALUE_MARK} within {noise_distance_text(session, best.shown_accuracy)}"
         lines.append([(choose_fitting_text((f"{noise} of the best", noise), width), "dim")])
     if len({remedy.accuracy.total for remedy in remedies}) > 1:
         count = counted_noun_text(min(remedy.accuracy.total for remedy in remedies), "sample")
@@ -259,7 +259,7 @@ def _remedy_line(session: Session, remedies: Sequence[Remedy], width: int) -> Li
 
     If no form fits, the last remedies are omitted and counted, and the name of the first one is shortened.
     """
-    equal_remedies, other_remedies = split_by_noise(session, remedies)
+    equal_remedies, other_remedies = split_off_best_remedies(session, remedies)
     ordered_remedies = [*equal_remedies, *other_remedies]
 
     def build_line(count: int, is_short: bool, name_width: int = 200) -> Line:
@@ -332,7 +332,7 @@ def worst_input_lines(
     session: Session, row_values: RowValues, group: FusionGroup, width: int, row_count: int
 ) -> list[Line]:
     """Returns a histogram of the group's worst input with its range; an empty list if no statistics are known."""
-    facts = _facts_if_quantized(session, row_values, group)
+    facts = _cause_facts_if_quantized(session, row_values, group)
     if (worst_range := find_worst_range(facts)) is not None:
         tensor, tensor_stats, amax = worst_range
         return histogram_lines(tensor, tensor_stats, width, row_count, amax)
@@ -344,7 +344,7 @@ def _labelled_line(label: str, text: str, width: int, style: str = "") -> Line:
     return clip_line([(f" {label:<6}", "dim"), (text, style)], width)
 
 
-def settings_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
+def group_settings_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
     """Returns the source of a group's precision, and the other moves on the group."""
     return f"{_precision_source_text(session, config, group)}{other_moves_text(session, config, group)}"
 
@@ -392,12 +392,12 @@ def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGro
 
 
 def _choose_best_remedy_per_kind(session: Session, remedies: Sequence[Remedy]) -> list[Remedy]:
-    """Returns the remedies, of which only the best other range and the best zero-cost move are kept."""
+    """Returns the remedies without all but the best other range and the best zero-cost move."""
     several = ("r", ZERO_COST_KEY)
     best = [
         max(
             (remedy for remedy in remedies if remedy.key == key),
-            key=lambda remedy: accuracy_order(session, remedy.shown_accuracy),
+            key=lambda remedy: accuracy_sort_key(session, remedy.shown_accuracy),
             default=None,
         )
         for key in several
@@ -421,8 +421,8 @@ def share_doubt_text(shares: Mapping[str, ErrorShare], group_name: str) -> str:
     return "; ".join(texts)
 
 
-def _first_reason(session: Session, group: FusionGroup, reason_texts: Sequence[str]) -> Span:
-    """Returns the most important reason for the error of a group, or the reason why none is known."""
+def _main_loss_reason(session: Session, group: FusionGroup, reason_texts: Sequence[str]) -> Span:
+    """Returns the most important reason for the error of a group. If none is known, returns the reason for that."""
     if reason_texts:
         return reason_texts[0], ""
     if session.data_summary is None:
@@ -436,7 +436,7 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
     share = session.get_run_results(row_values.run).shares.get(group.name)
     if share is not None and share.fraction <= -MIN_SHOWN_SHARE and not row_values.share_replacement_text(group):
         reason_texts = [f"share {percent_text(share.fraction, SIMULATED_MARK)}: {RAISING_HARMS_TEXT}", *reason_texts]
-    text, style = _first_reason(session, group, reason_texts)
+    text, style = _main_loss_reason(session, group, reason_texts)
     lines = [_labelled_line("why", text, width, style)]
     all_remedies = session.results.find_value(ev.REMEDIES, (group.name, session.config))
     remedies = _choose_best_remedy_per_kind(session, all_remedies or ())
@@ -444,7 +444,7 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
         lines.append(_remedy_line(session, remedies, width))
     elif len(reason_texts) > 1:
         lines.append(_labelled_line("also", reason_texts[1], width))
-    if sentences := implementation_texts(row_values, row):
+    if sentences := row_implementation_texts(row_values, row):
         label, style, shown_engine = "made", "", row_values.shown_engine
         if row_values.preview is not None:
             sentences = [*sentences[1:], sentences[0]]
@@ -456,14 +456,14 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
                 else label
             )
         return [*lines, _labelled_line(label, "; ".join(sentences), width, style)]
-    lines.append(_labelled_line("set", settings_text(session, row_values.config, group), width, "dim"))
+    lines.append(_labelled_line("set", group_settings_text(session, row_values.config, group), width, "dim"))
     return lines
 
 
 def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
     group = row.group
     reason_texts = loss_reason_texts(session, row_values, group)
-    text, style = _first_reason(session, group, reason_texts)
+    text, style = _main_loss_reason(session, group, reason_texts)
     lines = labelled_lines(" why", text, width, style)
     margin = 10 if width > _NARROW_CELLS else 7
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin), width <= _NARROW_CELLS)):
@@ -472,11 +472,11 @@ def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, w
         lines += labelled_lines(" also" if index == 0 else "", text, width)
     lines += [
         *_share_lines(session, row_values, group, width),
-        *_cumulative_fp32_sweep_lines(session, row_values, group, width),
-        *_error_lines(session, row_values, group, width),
+        *_cumulative_raise_lines(session, row_values, group, width),
+        *_group_error_lines(session, row_values, group, width),
         *_group_engine_lines(session, row_values, row, width),
     ]
-    settings = settings_text(session, row_values.config, group)
+    settings = group_settings_text(session, row_values.config, group)
     return (
         lines
         if settings == _default_precision_text(row_values.config, group)
@@ -512,9 +512,9 @@ def _share_lines(session: Session, row_values: RowValues, group: FusionGroup, wi
     return [clip_line(line, width), *labelled_lines("", doubt_text, width, "dim")]
 
 
-def _error_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
-    """Returns the errors at a group, in a wide pane simulated too. If FP16 is at stake, the distance to its limit
-    follows."""
+def _group_error_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
+    """Returns the errors at a group; a wide pane includes simulated ones. If FP16 is relevant, the distance to its
+    limit follows."""
     lines: list[Line] = []
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
     if width > _NARROW_CELLS and errors is not None and (errors.isolated or errors.accumulated):
@@ -563,8 +563,8 @@ def _error_lines(session: Session, row_values: RowValues, group: FusionGroup, wi
     return lines
 
 
-def _cumulative_fp32_sweep_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
-    """Returns the measured accuracy with this row and all worse rows raised to FP32 together."""
+def _cumulative_raise_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
+    """Returns the measured accuracy after this row and all worse rows were raised to FP32 together."""
     measured = session.get_run_results(row_values.run)
     index = measured.raised_order.index(group.name) if group.name in measured.raised_order else 0
     if row_values.run != "config" or not 0 < index < len(measured.cumulative):
@@ -581,7 +581,7 @@ def _cumulative_fp32_sweep_lines(session: Session, row_values: RowValues, group:
     return [clip_line(line, width)]
 
 
-def implementation_texts(row_values: RowValues, row: object) -> list[str]:
+def row_implementation_texts(row_values: RowValues, row: object) -> list[str]:
     """Returns sentences about a group or a scope in the preview, else in the engine; none if neither is known."""
     preview, shown_engine = row_values.preview, row_values.shown_engine
     if isinstance(row, Scope):
@@ -591,7 +591,7 @@ def implementation_texts(row_values: RowValues, row: object) -> list[str]:
         return []
     group, requested = row.group, row_values.requested_precision(row.group)
     return (
-        engine_texts.implementation_sentences(preview, group, requested, row_values.model.titles)
+        engine_texts.preview_implementation_sentences(preview, group, requested, row_values.model.titles)
         if preview is not None
         else engine_texts.group_engine_sentences(shown_engine, group, requested)
         if shown_engine is not None
@@ -639,17 +639,17 @@ def _scope_implementation_text(row_values: RowValues, scope: Scope) -> str:
     )
     other_count = row_values.scope_other_counts.get(scope.path, 0)
     other_text = f" · {other_count} {OTHER_PRECISION_MARK} requested" if other_count else ""
-    return f"{title}{_count_text(words)}{other_text}" if words else ""
+    return f"{title}{_word_counts_text(words)}{other_text}" if words else ""
 
 
-def _count_text(words: Iterable[str]) -> str:
-    """Returns how often each word occurs: ``3 FP16 · 2 INT8``."""
+def _word_counts_text(words: Iterable[str]) -> str:
+    """Returns the number of occurrences of each word: ``3 FP16 · 2 INT8``."""
     return " · ".join(f"{count} {word}" for word, count in sorted(Counter(words).items()))
 
 
 def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
     """Returns the implementation of a group in the engine or preview: precision, time, and names of engine layers."""
-    shown_engine, texts = row_values.shown_engine, implementation_texts(row_values, row)
+    shown_engine, texts = row_values.shown_engine, row_implementation_texts(row_values, row)
     style, names = "", tuple[str, ...]()
     if row_values.preview is not None:
         texts = texts if width > _NARROW_CELLS or row_values.differs_in_preview(row.group) else []
@@ -666,7 +666,9 @@ def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, 
             if engine_texts.uses_other_precision(shown_engine, row.group, row_values.requested_precision(row.group))
             else ""
         )
-        start = f"{mark}{engine_texts.release_text(shown_engine.result)}{', ' if shown_engine.is_stale else ': '}"
+        start = (
+            f"{mark}{engine_texts.engine_builder_text(shown_engine.result)}{', ' if shown_engine.is_stale else ': '}"
+        )
         texts = [start + text if index == 0 else text for index, text in enumerate(texts)]
         implementation = shown_engine.result.implementations.get(row.group.name)
         names = implementation.engine_layers[:2] if implementation is not None else ()
@@ -682,10 +684,14 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
     by_name = row_values.model.outline.group_by_name
     groups = [by_name[name] for name in scope.groups]
     detail_rows = [
-        ("asked", _count_text(group.precision_label(row_values.config.precision_of(group)) for group in groups), "")
+        (
+            "asked",
+            _word_counts_text(group.precision_label(row_values.config.precision_of(group)) for group in groups),
+            "",
+        )
     ]
     shown_engine = row_values.shown_engine
-    for text in implementation_texts(row_values, scope):
+    for text in row_implementation_texts(row_values, scope):
         time_ms = row_values.scope_times.get(scope.path)
         detail_rows.append(
             (
@@ -698,7 +704,8 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
     stale_text = f", in {row_values.stale_config_name}" if row_values.stale_config_name else ""
     texts = {name: row_values.row_value_text(values[name]) for name in scope.groups if name in values}
     ranked = sorted(
-        (name for name in texts if texts[name] != "·"), key=lambda name: -row_values.row_order_weights.get(name, 0.0)
+        (name for name in texts if texts[name] != "·"),
+        key=lambda name: -row_values.worst_first_sort_values.get(name, 0.0),
     )
     if ranked:
         detail_rows.append(
@@ -780,8 +787,8 @@ def detail_pane_lines(
     charts = (
         []
         if width < MIN_SPLIT_CELLS or height < MIN_CHART_ROWS
-        else _stack_fitting(
-            _list_charts(
+        else _stack_fitting_blocks(
+            _list_detail_charts(
                 session,
                 row_values,
                 visible_row,
@@ -805,7 +812,7 @@ def detail_pane_lines(
     ]
 
 
-def _stack_fitting(blocks: Sequence[list[Line]], height: int) -> list[Line]:
+def _stack_fitting_blocks(blocks: Sequence[list[Line]], height: int) -> list[Line]:
     """Returns blocks of lines below each other, with a blank line between them. Later blocks without room are omitted."""
     lines: list[Line] = []
     for block in blocks:
@@ -814,7 +821,7 @@ def _stack_fitting(blocks: Sequence[list[Line]], height: int) -> list[Line]:
     return lines
 
 
-def _list_charts(
+def _list_detail_charts(
     session: Session,
     row_values: RowValues,
     visible_row: VisibleRow | None,
@@ -825,10 +832,10 @@ def _list_charts(
     """Returns the charts of a row, the most useful chart first."""
     if group is None:
         row = visible_row.row if visible_row is not None else None
-        return [share_by_depth_lines(row_values, row.groups, width)] if isinstance(row, Scope) else []
+        return [error_share_sparkline_lines(row_values, row.groups, width)] if isinstance(row, Scope) else []
     return [
         worst_input_lines(session, row_values, group, width, row_count),
-        share_by_depth_lines(row_values, [group.name], width),
+        error_share_sparkline_lines(row_values, [group.name], width),
         group_channel_range_lines(session, group, width),
     ]
 
@@ -844,8 +851,8 @@ def _list_group_error_shares(row_values: RowValues) -> list[float]:
     return shares if any(shares) else []
 
 
-def share_by_depth_lines(row_values: RowValues, group_names: Sequence[str], width: int) -> list[Line]:
-    """Returns a sparkline of the error shares in network order, with marks below it at the given groups.
+def error_share_sparkline_lines(row_values: RowValues, group_names: Sequence[str], width: int) -> list[Line]:
+    """Returns a sparkline of the error shares in network order. Marks below it show the given groups.
 
     The list is empty if no shares are known.
     """

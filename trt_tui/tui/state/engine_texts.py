@@ -85,7 +85,7 @@ class ShownEngine:
 
 
 def find_shown_engine(session: Session, run: str = "config") -> ShownEngine | None:
-    """Returns the engine of a run's config; if the current config has none, the engine that was built last.
+    """Returns the engine of a run's config. If the current config has none, returns the engine that was built last.
 
     None if there is no such engine.
     """
@@ -113,8 +113,8 @@ def builder_texts(builder: BuilderSummary) -> list[str]:
     return [f"{gpu} {title}", title] if gpu else [title]
 
 
-def release_text(engine_result: EngineResult) -> str:
-    """Returns the builder of an engine with its release, without the number of the patch: ``TensorRT 8.6``."""
+def engine_builder_text(engine_result: EngineResult) -> str:
+    """Returns the builder of an engine with its major and minor release: ``TensorRT 8.6``."""
     name, _, version = engine_result.builder_name.rpartition(" ")
     return f"{name} {'.'.join(version.split('.')[:2])}".strip()
 
@@ -128,8 +128,9 @@ def built_column_title(session: Session, is_short: bool = False) -> str:
     return f"{'RTX' if builder.name == 'tensorrt-rtx' else 'TRT'} {major}"
 
 
-def shows_engine_layers(session: Session) -> bool:
-    """Returns True if engines of this session can run here, so that they report the implementation of layers."""
+def can_run_engines_here(session: Session) -> bool:
+    """Returns True if engines of this session's builder can run on this machine. Only then are their layers
+    reported."""
     return session.builder is not None and session.builder.can_run
 
 
@@ -335,7 +336,7 @@ def differs_in_preview(preview: Preview, group: FusionGroup, requested_precision
     )
 
 
-def implementation_sentences(
+def preview_implementation_sentences(
     preview: Preview, group: FusionGroup, requested_precision: Precision, titles: Mapping[str, str]
 ) -> list[str]:
     """Returns sentences about the preview of a group: precision and kernel, neighbours, then one sentence for each

@@ -75,7 +75,7 @@ class Explanation:
         return lines
 
 
-def origin_text(
+def value_origin_text(
     config: str, source: str = "", samples: str = "", interval: str = "", doubts: Sequence[str] = ()
 ) -> str:
     """Returns where a value comes from as a sentence, with a sentence for each doubt.
@@ -93,10 +93,10 @@ def origin_text(
         samples and f"measured on {samples}",
         interval and f"{CONFIDENCE:.0%} confidence interval {interval}",
     )
-    return " ".join(_sentence(text) for text in (", ".join(filter(None, parts)), *doubts) if text)
+    return " ".join(_make_sentence(text) for text in (", ".join(filter(None, parts)), *doubts) if text)
 
 
-def _sentence(text: str) -> str:
+def _make_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
 
 
@@ -257,14 +257,14 @@ def _name_text(session: Session, row_values: RowValues, visible_row: VisibleRow)
                 f"A fused layer of {counted_noun_text(len(row.group.layers), 'node')}: {operators}.",
                 *([f"Its output is {tensor_shape_text(shape)}."] if shape is not None else []),
                 *refusals,
-                *map(_sentence, known_issue_lines(row_values.model.outline.known_issues, row.group, True)),
+                *map(_make_sentence, known_issue_lines(row_values.model.outline.known_issues, row.group, True)),
             )
         )
     if isinstance(row, Scope):
         return f"A scope with {counted_noun_text(len(row.groups), 'fused layer')}."
     if row is None:
         return f"A node of the row above: {layer_by_name[visible_row.node].op_type}."
-    return _sentence(detail.row_note(row))
+    return _make_sentence(detail.row_note(row))
 
 
 def _precision_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -272,25 +272,25 @@ def _precision_text(session: Session, row_values: RowValues, visible_row: Visibl
     if isinstance(row, Scope):
         count = counted_noun_text(len(row.groups), "fused layer")
         raised_count = row_values.scope_raised_counts.get(row.path, 0)
-        return origin_text(row_values.config_name, f"{raised_count} of {count} raised")
+        return value_origin_text(row_values.config_name, f"{raised_count} of {count} raised")
     if not isinstance(row, GroupRow):
         return _NO_PRECISION_TEXT
-    source = detail.settings_text(session, row_values.config, row.group)
+    source = detail.group_settings_text(session, row_values.config, row.group)
     preview_texts = (
-        detail.implementation_texts(row_values, row)
+        detail.row_implementation_texts(row_values, row)
         if row_values.preview is not None
         else [engine_texts.preview_refusal_text(session)]
     )
-    return origin_text(row_values.config_name, source if row_values.run == "config" else "", doubts=preview_texts)
+    return value_origin_text(row_values.config_name, source if row_values.run == "config" else "", doubts=preview_texts)
 
 
 def _engine_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
-    shown_engine, texts = row_values.shown_engine, detail.implementation_texts(row_values, visible_row.row)
+    shown_engine, texts = row_values.shown_engine, detail.row_implementation_texts(row_values, visible_row.row)
     if shown_engine is not None:
         texts.append(_built_origin(shown_engine.result, shown_engine.name))
         if shown_engine.is_stale:
             texts.append(f"{counted_noun_text(shown_engine.edits_behind, 'change')} were made since")
-    return " ".join(map(_sentence, texts))
+    return " ".join(map(_make_sentence, texts))
 
 
 def _share_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -300,11 +300,13 @@ def _share_text(session: Session, row_values: RowValues, visible_row: VisibleRow
         config = row_values.stale_config_name or config
         rule = "the sum over" if is_share else "the worst of"
         missing = ["not all of them are measured"] * (row.path in row_values.partial_scopes)
-        return origin_text(config, f"{rule} its {counted_noun_text(len(row.groups), 'fused layer')}", doubts=missing)
+        return value_origin_text(
+            config, f"{rule} its {counted_noun_text(len(row.groups), 'fused layer')}", doubts=missing
+        )
     if not isinstance(row, GroupRow):
         return "Only fused layers have a value."
     if replacement := row_values.share_replacement_text(row.group):
-        return origin_text(config, f"{replacement}: the row runs in FP32, so it causes none of the error")
+        return value_origin_text(config, f"{replacement}: the row runs in FP32, so it causes none of the error")
     if row_values.measure is ColourMeasure.ENGINE and results.engine_result is not None:
         return _built_origin(results.engine_result, config)
     if not is_share:
@@ -313,9 +315,9 @@ def _share_text(session: Session, row_values: RowValues, visible_row: VisibleRow
     if row_values.stale_config is not None:
         config = f"{row_values.stale_config_name}, before your change"
     if (share := shares.get(name)) is None:
-        return origin_text(config, _not_measured_text(session))
+        return value_origin_text(config, _not_measured_text(session))
     points = f"±{number_text(100 * share.half_width, 2)} points" if share.half_width is not None else ""
-    return origin_text(
+    return value_origin_text(
         config,
         "simulated",
         _used_sample_count_text(session, share.samples),
@@ -341,7 +343,7 @@ def _toggle_text(session: Session, row_values: RowValues, visible_row: VisibleRo
     share = session.get_run_results("config").shares.get(groups[0].name)
     if accuracy is not None or share is None or not row_values.find_toggle(groups).value_text:
         return _simulation_origin(session, config, accuracy, session.target or Target("sqnr", 0.0))
-    return origin_text(config, "simulated with the error share", _used_sample_count_text(session, share.samples))
+    return value_origin_text(config, "simulated with the error share", _used_sample_count_text(session, share.samples))
 
 
 def _cost_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -455,7 +457,7 @@ def _header_sample_texts(session: Session) -> tuple[str, list[str]]:
         )
         texts.append(f"Ranges are calibrated on {data.calibration_count} {others}.")
     if session.ranges_source_text not in ("", f"calibrated on {data.calibration_count}"):
-        texts.append(_sentence(session.ranges_source_text))
+        texts.append(_make_sentence(session.ranges_source_text))
     if data.label_names:
         texts.append(f"Labels: {name_list_text(data.label_names)}.")
     return f"{used} of {data.judged_count}", texts
@@ -551,7 +553,7 @@ def _outcome_text(session: Session, row: SummaryRow, accuracy: Accuracy | None) 
     """Returns the outcomes of a run with their reasons: as simulated, as exported and as built."""
     if row.kind == "fp32" or not row.run:
         outcome = session.target_outcome(accuracy)
-        return _sentence(outcome.text if outcome is not None else "")
+        return _make_sentence(outcome.text if outcome is not None else "")
     outcomes = session.config_target_outcomes(session.get_run_config(row.run))
     if not outcomes or accuracy is None:
         return "There is no outcome yet."
@@ -561,7 +563,7 @@ def _outcome_text(session: Session, row: SummaryRow, accuracy: Accuracy | None) 
         f"{target.measured_value_text(accuracy)} simulated, for {target.for_samples_of(accuracy).description}"
         for target in session.targets
     ]
-    return " ".join(map(_sentence, texts))
+    return " ".join(map(_make_sentence, texts))
 
 
 def _interval_text(accuracy: Accuracy | None, target: Target | None) -> str:
@@ -571,10 +573,10 @@ def _interval_text(accuracy: Accuracy | None, target: Target | None) -> str:
 
 def _simulation_origin(session: Session, config: str, accuracy: Accuracy | None, target: Target | None = None) -> str:
     if accuracy is None:
-        return origin_text(config, _not_measured_text(session))
+        return value_origin_text(config, _not_measured_text(session))
     backend = session.backend_summary.name if session.backend_summary is not None else "ONNX Runtime"
     outcome = session.target_outcome(accuracy) if target is not None else None
-    return origin_text(
+    return value_origin_text(
         config,
         f"simulated in {backend} against {session.reference_name}",
         _sample_count_text(session, accuracy.samples),
@@ -588,10 +590,10 @@ def _built_origin(result: EngineResult | ExportedRun, config: str, target: Targe
     samples = counted_noun_text(result.accuracy.samples, "sample") if result.accuracy else ""
     interval = _interval_text(result.accuracy, target)
     if isinstance(result, ExportedRun):
-        return origin_text(
+        return value_origin_text(
             config, f"the exported file, executed by {result.executor_name}", samples, interval, [result.missing_reason]
         )
-    return origin_text(config, f"from the engine, built by {result.builder_text}", samples, interval)
+    return value_origin_text(config, f"from the engine, built by {result.builder_text}", samples, interval)
 
 
 def _used_sample_count_text(session: Session, count: int) -> str:

@@ -19,9 +19,9 @@ from trt_tui.tui.state.marks import BEST_SET_MARK, TRIED_MARK
 from trt_tui.tui.state.rows import (
     SMALL_SHARES_KEY,
     ColourMeasure,
+    LayerListView,
     RowValues,
     TreeModel,
-    View,
     VisibleRow,
     build_row_values,
 )
@@ -39,8 +39,8 @@ _MAX_PATTERN_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
-class FilterItem:
-    """The properties of a fusion group that a filter tests.
+class FilterableGroup:
+    """A fusion group with the properties that a filter tests.
 
     Attributes:
         search_text: Names, path and operator of the group.
@@ -56,7 +56,7 @@ class FilterItem:
     is_kept: bool
 
 
-FilterTest = Callable[[FilterItem], bool]
+FilterTest = Callable[[FilterableGroup], bool]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RowFilter:
     tests: tuple[FilterTest, ...]
     error_text: str = ""
 
-    def matches_all_terms(self, item: FilterItem) -> bool:
+    def matches_all_terms(self, item: FilterableGroup) -> bool:
         return all(test(item) for test in self.tests)
 
 
@@ -137,8 +137,8 @@ class LayerList:
         view: The kind of list in the main pane.
         measure: The measure that determines the colours of the rows, for the run named ``run``.
         opened_paths: Paths of the opened scopes and rows.
-        sort_weights: Weights that rows are sorted by; None for network order.
-        sort_column: The column of the weights.
+        sort_values: The values that rows are sorted by; None for network order.
+        sort_column: The column of the sort values.
         row_filter: The filter; None if all rows are displayed.
         matches: Names of the groups that match the filter; None without a filter.
         is_cursor_placed: True if the cursor is where the user moved it, or on the worst row found. Before that, the
@@ -147,11 +147,11 @@ class LayerList:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.view = View.TREE
+        self.view = LayerListView.TREE
         self.measure = ColourMeasure.SHARE
         self.run = "config"
         self.opened_paths: set[str] = set()
-        self.sort_weights: Mapping[str, float] | None = None
+        self.sort_values: Mapping[str, float] | None = None
         self.sort_column = SHARE_COLUMN
         self.row_filter: RowFilter | None = None
         self.matches: set[str] | None = None
@@ -161,8 +161,8 @@ class LayerList:
         self._last_config: PrecisionConfig | None = None
         self._sorted_values: RowValues | None = None
         self._leading_groups: frozenset[str] = frozenset()
-        self._small_groups: Mapping[View, frozenset[str]] = {}
-        self._has_additive_weights = True
+        self._small_groups: Mapping[LayerListView, frozenset[str]] = {}
+        self._has_additive_sort_values = True
         self._rows: list[VisibleRow] | None = None
         self._row_sources: tuple[object, ...] = ()
 
@@ -189,9 +189,11 @@ class LayerList:
         return self._row_values
 
     @property
-    def available_views(self) -> list[View]:
+    def available_views(self) -> list[LayerListView]:
         """The views that are possible for this network. The heat map requires repeated blocks."""
-        return [view for view in View if view is not View.BLOCKS or self.tree_model.blocks is not None]
+        return [
+            view for view in LayerListView if view is not LayerListView.BLOCKS or self.tree_model.blocks is not None
+        ]
 
     def open_network(self, outline: NetworkOutline) -> bool:
         """Lists the rows of a network, and returns True if another network, or none, was listed before."""
@@ -203,7 +205,7 @@ class LayerList:
         self.is_cursor_placed = False
         return True
 
-    def build_run_values(self, measure: ColourMeasure, run: str) -> RowValues:
+    def build_row_values_of_run(self, measure: ColourMeasure, run: str) -> RowValues:
         """Returns the row values for another measure or run."""
         return build_row_values(self.session, self.tree_model, measure, run)
 
@@ -215,7 +217,7 @@ class LayerList:
         """
         row_values = build_row_values(self.session, self.tree_model, self.measure, self.run, self._last_config)
         if self.measure is ColourMeasure.SHARE and not row_values.group_values:
-            isolated_values = self.build_run_values(ColourMeasure.ISOLATED, self.run)
+            isolated_values = self.build_row_values_of_run(ColourMeasure.ISOLATED, self.run)
             if isolated_values.group_values or isolated_values.nonfinite_groups:
                 row_values = isolated_values
         if row_values.measure is ColourMeasure.SHARE and row_values.stale_config is None:
@@ -226,7 +228,7 @@ class LayerList:
         if can_sort and self.is_sort_due:
             self.sort_rows()
             for name in () if self.is_cursor_placed else row_values.group_names_worst_first[:MAX_REVEALED_ROWS]:
-                if name in row_values.bad_rows:
+                if name in row_values.bad_group_names:
                     self.reveal_group(name)
         else:  # a row with a larger share becomes visible; other rows keep their places
             small_groups = _find_small_groups(row_values)
@@ -239,10 +241,10 @@ class LayerList:
         """
         row_values = self._sorted_values = self.row_values
         self.sort_column = column if column is not None else self.sort_column
-        self.sort_weights = self.sort_column.weigh_groups(row_values) or None
+        self.sort_values = self.sort_column.compute_sort_values(row_values) or None
         is_by_share = self.sort_column is SHARE_COLUMN
         # A scope shows the worst error of its groups, but the sum of their shares.
-        self._has_additive_weights = self.sort_column.is_additive and (
+        self._has_additive_sort_values = self.sort_column.is_additive and (
             not is_by_share or row_values.measure is ColourMeasure.SHARE
         )
         self._leading_groups = row_values.raised_groups_without_share if is_by_share else frozenset()
@@ -272,7 +274,7 @@ class LayerList:
         None before the rows are sorted, or if no row is bad.
         """
         worst = next(iter(self.row_values.group_names_worst_first), None)
-        is_bad = self.sort_weights and worst in self.row_values.bad_rows
+        is_bad = self.sort_values and worst in self.row_values.bad_group_names
         return self.tree_model.rows_by_group[worst].path if is_bad and worst is not None else None
 
     def apply_filter(self, row_filter: RowFilter | None) -> None:
@@ -290,7 +292,7 @@ class LayerList:
         self.matches = set()
         for row in self.tree_model.group_rows:
             share = shares.get(row.group.name)
-            item = FilterItem(
+            item = FilterableGroup(
                 row.group,
                 self.tree_model.search_text(row),
                 share.fraction if share is not None else None,
@@ -302,7 +304,7 @@ class LayerList:
 
     def reveal_group(self, group_name: str) -> None:
         """Opens the rows that hide a fusion group: its scopes in the tree, and the row of small shares."""
-        if self.view is not View.WORST:
+        if self.view is not LayerListView.WORST:
             self.opened_paths = self.opened_paths | {scope.path for scope in self.tree_model.ancestors[group_name]}
         self.reveal_folded_group(group_name)
 
@@ -314,16 +316,16 @@ class LayerList:
     def build_visible_rows(self) -> list[VisibleRow]:
         """Returns the visible rows; the identical list object if nothing has changed since the last call."""
         small_groups = self._small_groups.get(self.view, frozenset())
-        sources = (self.view, self.opened_paths, self.sort_weights, self.matches, self._leading_groups, small_groups)
+        sources = (self.view, self.opened_paths, self.sort_values, self.matches, self._leading_groups, small_groups)
         if self._rows is None or sources != self._row_sources:
             self._row_sources = sources
-            if self.view is View.WORST:
+            if self.view is LayerListView.WORST:
                 self._rows = self.tree_model.list_worst_first_rows(
-                    self.opened_paths, self.sort_weights, self.matches, self._leading_groups, small_groups
+                    self.opened_paths, self.sort_values, self.matches, self._leading_groups, small_groups
                 )
             else:
                 self._rows = self.tree_model.list_tree_rows(
-                    self.opened_paths, self.sort_weights, self.matches, self._has_additive_weights, small_groups
+                    self.opened_paths, self.sort_values, self.matches, self._has_additive_sort_values, small_groups
                 )
         return self._rows
 
@@ -337,26 +339,29 @@ class LayerList:
             includes_current: If True, the next group may be that of the current row.
         """
         model = self.tree_model
-        if self.view is View.WORST:
-            lines = model.list_worst_first_rows(set(), self.sort_weights, self.matches, self._leading_groups)
+        if self.view is LayerListView.WORST:
+            lines = model.list_worst_first_rows(set(), self.sort_values, self.matches, self._leading_groups)
         else:
             lines = model.list_tree_rows(
-                {scope.path for scope in model.scopes}, self.sort_weights, self.matches, self._has_additive_weights
+                {scope.path for scope in model.scopes}, self.sort_values, self.matches, self._has_additive_sort_values
             )
         start_key = current_row.key.partition("\0")[0] if current_row is not None else ""  # of the row around a node
         start = next((index for index, line in enumerate(lines) if line.key == start_key), -1)
         bad_groups = {
             index: line.row.group.name
             for index, line in enumerate(lines)
-            if isinstance(line.row, GroupRow) and line.row.group.name in self.row_values.bad_rows
+            if isinstance(line.row, GroupRow) and line.row.group.name in self.row_values.bad_group_names
         }
         following = [index for index in bad_groups if index > start or (includes_current and index == start)]
         return bad_groups[(following or list(bad_groups))[0]] if bad_groups else None
 
 
-def _find_small_groups(row_values: RowValues) -> dict[View, frozenset[str]]:
+def _find_small_groups(row_values: RowValues) -> dict[LayerListView, frozenset[str]]:
     """Returns the groups that one row represents, by view."""
-    return {View.WORST: row_values.small_share_groups, View.TREE: row_values.small_weightless_groups}
+    return {
+        LayerListView.WORST: row_values.small_share_groups,
+        LayerListView.TREE: row_values.small_groups_without_constants,
+    }
 
 
 def _share_sample_count_text(layer_list: LayerList) -> str:
@@ -384,13 +389,13 @@ def _uncertain_order_text(layer_list: LayerList) -> str:
 
 def view_title(layer_list: LayerList) -> str:
     """Returns the title of the view. The title of the worst-first view says "worst first" only if all values are known."""
-    if layer_list.view is not View.WORST:
+    if layer_list.view is not LayerListView.WORST:
         return str(layer_list.view.value).capitalize()
     row_values = layer_list.row_values
     known_groups = row_values.group_values.keys() | row_values.unknown_groups
     is_worst_first = (
         layer_list.sort_column is SHARE_COLUMN
-        and layer_list.sort_weights
+        and layer_list.sort_values
         and row_values.stale_config is None
         and not row_values.is_measuring_shares
         and len(known_groups) >= len(layer_list.tree_model.rows_by_group)
@@ -410,7 +415,7 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
         if layer_list.sort_column is not SHARE_COLUMN
         else ""
     )
-    if layer_list.view is View.BLOCKS:  # the blocks have a fixed order
+    if layer_list.view is LayerListView.BLOCKS:  # the blocks have a fixed order
         order_text = ""
     title = f"{shown_key('pane_tree')} {view_title(layer_list)} in {row_values.config_name}{order_text}"
     end = extra_text = ""
@@ -420,12 +425,11 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
         end = f" ─ {BEST_SET_MARK} raised in the best so far, {TRIED_MARK} being tried"
     elif row_values.measure is not ColourMeasure.SHARE or row_values.run != "config":
         end = f" ─ {row_values.measure.value}{' error' if row_values.measure is not ColourMeasure.SHARE else ''}"
-    elif layer_list.view is View.BLOCKS:
+    elif layer_list.view is LayerListView.BLOCKS:
         end = f" ─ {shown_key('toggle')} on a label: the role everywhere"
     else:
         capable_text = (
-            f"{row_values.quantizable_group_count} of "
-            f"{len(model.group_rows)} can run {row_values.lowest_precision.label}"
+            f"{row_values.reducible_group_count} of {len(model.group_rows)} can run {row_values.lowest_precision.label}"
         )
         extra_text = f" ─ {_share_sample_count_text(layer_list) or capable_text}"
     right: Line = [(f"{shown_key('view')}:", "dim@do('view')")]

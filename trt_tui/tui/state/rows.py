@@ -61,8 +61,8 @@ from trt_tui.tui.state.marks import (
 NumberT = TypeVar("NumberT", int, float)
 
 
-class View(Enum):
-    """The kinds of list in the main pane: the tree of scopes, rows worst first, or the heat map of blocks."""
+class LayerListView(Enum):
+    """The views of the main pane: the tree of scopes, rows worst first, or the heat map of blocks."""
 
     TREE = "tree"
     WORST = "worst first"
@@ -79,7 +79,7 @@ MIN_FOLDED_ROWS = 3
 @dataclass(frozen=True)
 class SmallSharesRow:
     """A row that represents groups with very small shares: in the worst-first view all of them, in the tree those
-    without weights.
+    without constants.
 
     Attributes:
         names: The names of these groups.
@@ -147,7 +147,7 @@ class TreeModel:
         self._cached_scope_times: tuple[EngineReport | None, dict[str, float]] = (None, {})
 
     @cached_property
-    def groups_without_weights(self) -> frozenset[str]:
+    def groups_without_constants(self) -> frozenset[str]:
         """The names of the groups that read no constants: all their inputs depend on the inputs of the network."""
         computed_tensors = {info.name for info in self.outline.inputs}
         weightless_layers = set()
@@ -227,22 +227,22 @@ class TreeModel:
     def list_tree_rows(
         self,
         opened_paths: set[str],
-        weights: Mapping[str, float] | None = None,
+        sort_values: Mapping[str, float] | None = None,
         matching_groups: set[str] | None = None,
         is_additive: bool = True,
         small_groups: Collection[str] = (),
     ) -> list[VisibleRow]:
-        """Returns the lines of the tree view. Siblings are sorted by their sort weights, which a column shows.
+        """Returns the lines of the tree view. Siblings are sorted by their sort values, which a column shows.
 
-        Without ``weights`` they have the order of the network.
+        Without ``sort_values`` they have the order of the network.
 
         Args:
             matching_groups: The groups to list, with their scopes; None for all rows.
-            is_additive: If True, the weight of a scope is the sum of its groups' weights, else their maximum.
-            small_groups: The names of groups without weights that one row represents, as in `list_worst_first_rows`.
+            is_additive: If True, the sort value of a scope is the sum of its groups' values, else their maximum.
+            small_groups: The names of groups without constants that one row represents, as in `list_worst_first_rows`.
         """
-        weights = weights or {}
-        sums = self.combine_by_scope(weights, operator.add if is_additive else max)
+        sort_values = sort_values or {}
+        sums = self.combine_by_scope(sort_values, operator.add if is_additive else max)
         folded = _choose_folded_rows(self.group_rows, small_groups) if matching_groups is None else []
         listed_groups = self.rows_by_group.keys() - {row.group.name for row in folded} if folded else matching_groups
         allowed = {scope.path for name in listed_groups or () for scope in self.ancestors[name]}
@@ -253,7 +253,7 @@ class TreeModel:
             if isinstance(row, Scope):
                 return -sums.get(row.path, 0.0)
             if isinstance(row, GroupRow):
-                return -weights.get(row.group.name, 0.0)
+                return -sort_values.get(row.group.name, 0.0)
             return math.inf if isinstance(row, OtherNodesRow) else 0.0
 
         lines: list[VisibleRow] = []
@@ -272,7 +272,7 @@ class TreeModel:
                         else matching_groups is None
                     )
                 ]
-            if weights:
+            if sort_values:
                 rows = sorted(rows, key=sort_key)
             stack.extend((row, depth) for row in reversed(rows))
 
@@ -291,20 +291,20 @@ class TreeModel:
     def list_worst_first_rows(
         self,
         opened_paths: set[str],
-        weights: Mapping[str, float] | None,
+        sort_values: Mapping[str, float] | None,
         matching_groups: set[str] | None = None,
         leading_groups: Collection[str] = (),
         small_groups: Collection[str] = (),
     ) -> list[VisibleRow]:
-        """Returns the lines of the worst-first view: all groups, heaviest first, then groups without a weight.
+        """Returns the lines of the worst-first view: groups by decreasing sort value, then groups without one.
 
         Args:
-            leading_groups: The names of groups that come before the heaviest: raised groups, which have no share.
+            leading_groups: The names of groups that come first: raised groups, which have no share.
             small_groups: The names of groups that one row represents, unless there are fewer than `MIN_FOLDED_ROWS`.
         """
-        weights = weights or {}
+        sort_values = sort_values or {}
         rows = [row for row in self.group_rows if matching_groups is None or row.group.name in matching_groups]
-        rows.sort(key=lambda row: (row.group.name not in leading_groups, -weights.get(row.group.name, -math.inf)))
+        rows.sort(key=lambda row: (row.group.name not in leading_groups, -sort_values.get(row.group.name, -math.inf)))
         folded = _choose_folded_rows(rows, small_groups) if matching_groups is None else []
         hidden = {row.group.name for row in folded}
         lines: list[VisibleRow] = []
@@ -396,7 +396,7 @@ def band_legend_text(measure: ColourMeasure) -> str:
     return "█ <10 dB  ▓ 10–20  ▒ 20–30  ░ 30–40  · more  ! NaN/Inf  ? not measured"
 
 
-def legend_text(signs: Collection[str], width: int) -> str:
+def sign_legend_text(signs: Collection[str], width: int) -> str:
     """Returns the legend of the signs in the layer list: glyphs before names and marks behind precisions.
 
     If the legend is wider than ``width`` cells, its last entries are left out.
@@ -497,26 +497,30 @@ class RowValues:
         return self.config.find_main_low_precision(self.model.outline)
 
     @cached_property
-    def quantizable_group_count(self) -> int:
+    def reducible_group_count(self) -> int:
         """The number of groups that can run in `lowest_precision`."""
         return sum(self.lowest_precision in group.allowed_precisions for group in self.model.outline.groups)
 
     @cached_property
-    def row_order_weights(self) -> dict[str, float]:
-        """The weights of groups in the worst-first order; groups with NaN or Inf are heaviest."""
+    def worst_first_sort_values(self) -> dict[str, float]:
+        """The sort values of groups in the worst-first order, by group name. Groups with NaN or Inf have the largest."""
         if self.measure is ColourMeasure.SHARE:
-            weights = dict(self.group_values)
+            sort_values = dict(self.group_values)
         else:
-            weights = {name: 10 ** (-value / 10) for name, value in self.group_values.items()}
+            sort_values = {name: 10 ** (-value / 10) for name, value in self.group_values.items()}
         if self.nonfinite_groups:
-            weights.update((name, 1e9) for name in self.model.outline.group_by_name if name in self.nonfinite_groups)
-        return weights
+            sort_values.update(
+                (name, 1e9) for name in self.model.outline.group_by_name if name in self.nonfinite_groups
+            )
+        return sort_values
 
     @cached_property
     def group_names_worst_first(self) -> tuple[str, ...]:
-        """The names of the groups with a positive weight, heaviest first."""
+        """The names of the groups with a positive sort value, the largest value first."""
         return tuple(
-            name for name, weight in sorted(self.row_order_weights.items(), key=lambda item: -item[1]) if weight > 0
+            name
+            for name, sort_value in sorted(self.worst_first_sort_values.items(), key=lambda item: -item[1])
+            if sort_value > 0
         )
 
     @cached_property
@@ -536,8 +540,8 @@ class RowValues:
         )
 
     @cached_property
-    def small_weightless_groups(self) -> frozenset[str]:
-        """The groups without weights whose row shows no loss and no finding, which one row of the tree represents."""
+    def small_groups_without_constants(self) -> frozenset[str]:
+        """The groups without constants whose row shows no loss and no finding, which one row of the tree represents."""
         outline = self.model.outline
         noted_groups = {
             self.divergence_group,
@@ -548,7 +552,7 @@ class RowValues:
         }
         groups = [
             outline.group_by_name[name]
-            for name in (self.small_share_groups & self.model.groups_without_weights) - noted_groups
+            for name in (self.small_share_groups & self.model.groups_without_constants) - noted_groups
         ]
         return frozenset(
             group.name
@@ -561,7 +565,8 @@ class RowValues:
 
     @cached_property
     def raised_groups(self) -> frozenset[str]:
-        """The groups that the current config runs in a higher precision than their default, whatever run is displayed."""
+        """The groups that the current config runs in a higher precision than their default. The displayed run does not
+        matter."""
         return frozenset(self.config.find_raised_groups(self.model.outline))
 
     @cached_property
@@ -571,12 +576,12 @@ class RowValues:
         return frozenset(name for name in self.raised_groups if self.share_replacement_text(groups[name]))
 
     @cached_property
-    def bad_rows(self) -> frozenset[str]:
-        """The groups with NaN or Inf, or with a value in the worst colour bands."""
-        bad_rows = {
+    def bad_group_names(self) -> frozenset[str]:
+        """The names of the groups with NaN or Inf, or with a value in the worst colour bands."""
+        bad_group_names = {
             name for name, value in self.group_values.items() if find_colour_band(value, self.measure) <= MAX_BAD_BAND
         }
-        return frozenset((bad_rows | self.nonfinite_groups) & self.model.rows_by_group.keys())
+        return frozenset((bad_group_names | self.nonfinite_groups) & self.model.rows_by_group.keys())
 
     def row_value_text(self, value: float, mark: str = SIMULATED_MARK) -> str:
         """Returns the displayed form of a value: a percentage or decibels, with the mark of a simulated value."""
@@ -836,7 +841,7 @@ def find_mark_of_move(move: Move) -> str:
 
 
 def _sum_scope_values(row_values: RowValues) -> None:
-    """Computes the values of scopes: the sum of their groups' shares, or the worst of their groups' errors.
+    """Computes the values of scopes. Shares of the groups in a scope are summed; of their errors, the worst counts.
 
     The function also counts raised groups, and records which scopes have NaN or Inf, or partial values.
     """
@@ -881,8 +886,8 @@ def block_cell_text(row_values: RowValues) -> str:
     return f"a cell is one layer: {_BLOCK_MEASURE_TEXTS[row_values.measure]}, {name}"
 
 
-def block_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> str:
-    """Returns the default precisions of a role's groups, and the number of raised groups: ``INT8, 2 raised``."""
+def role_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> str:
+    """Returns the default precisions of the groups of one role, and the number of raised ones: ``INT8, 2 raised``."""
     by_name = row_values.model.outline.group_by_name
     groups = [by_name[name] for name in group_names]
     defaults = {group.precision_label(row_values.config.default_precision_of(group)) for group in groups}

@@ -23,7 +23,7 @@ from trt_tui.formatting import (
 )
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.results import find_decisive_outcome
-from trt_tui.session.search_report import evidence_lines, method_text
+from trt_tui.session.search_report import evidence_lines, search_method_text
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, clip_line
@@ -67,18 +67,18 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
         return ()
     current_option = _make_current_option(session, search_status)
     if end_event is None:
-        options = [_make_option(best_config, BEST_SO_FAR, best)]
+        options = [_make_search_option(best_config, BEST_SO_FAR, best)]
     else:
         outcome = end_event.target_outcome or best.target_result.target_outcome
         relation = RESULT if search_status.is_finished else BEST_SO_FAR
         options = [SearchOption(best_config, relation, best, best.target_result.accuracy, outcome)]
         options += [
-            _make_option(config, MORE_ACCURATE if evaluation.score > best.score else CHEAPER, evaluation)
+            _make_search_option(config, MORE_ACCURATE if evaluation.score > best.score else CHEAPER, evaluation)
             for index, config in end_event.pareto_configs.items()
             if (evaluation := end_event.evaluations[index]) and config != best_config
         ]
-        options = [_add_missed_check(session, search_status, option) for option in options]
-        current_option = _add_missed_check(session, search_status, current_option)
+        options = [_fail_option_with_missed_check(session, search_status, option) for option in options]
+        current_option = _fail_option_with_missed_check(session, search_status, current_option)
         options.sort(key=lambda option: option.evaluation.score if option.evaluation is not None else 0.0)
     return (
         current_option,
@@ -86,13 +86,14 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
     )
 
 
-def _make_option(config: PrecisionConfig, relation: str, evaluation: Evaluation) -> SearchOption:
+def _make_search_option(config: PrecisionConfig, relation: str, evaluation: Evaluation) -> SearchOption:
     result = evaluation.target_result
     return SearchOption(config, relation, evaluation, result.accuracy, result.target_outcome)
 
 
-def _add_missed_check(session: Session, search_status: SearchStatus, option: SearchOption) -> SearchOption:
-    """Returns the option as a fail if its exported network or its engine misses the target, here or in the search."""
+def _fail_option_with_missed_check(session: Session, search_status: SearchStatus, option: SearchOption) -> SearchOption:
+    """Returns an option, marked as failed if its exported network or its engine misses the target here or in the
+    search."""
     missed_text = _missed_check_text(session, search_status, option.config)
     if not missed_text or option.outcome is None or not option.outcome.passes:
         return option
@@ -128,7 +129,7 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
         if end_event.evaluations:
             evaluated.setdefault(search_status.request.config, end_event.evaluations[0])
         if config in evaluated:
-            option = _make_option(config, CURRENT, evaluated[config])
+            option = _make_search_option(config, CURRENT, evaluated[config])
             has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
             is_firmer = (
                 has_same_targets
@@ -138,25 +139,26 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
             )
             return replace(option, outcome=session_outcome) if is_firmer else option
     elif config == search_status.best_config and search_status.best_evaluation is not None:
-        return _make_option(config, CURRENT, search_status.best_evaluation)
-    if _other_samples_text(session, search_status):
+        return _make_search_option(config, CURRENT, search_status.best_evaluation)
+    if _search_samples_text(session, search_status):
         return SearchOption(config, CURRENT, None, None, session_outcome)
     return SearchOption(config, CURRENT, None, session.results.get_results_or_empty(config).accuracy, session_outcome)
 
 
-def _count_samples(search_status: SearchStatus) -> int | None:
+def _count_search_samples(search_status: SearchStatus) -> int | None:
     """Returns the number of samples of the search; None if it has no accuracy yet."""
     evaluation = search_status.best_evaluation
     accuracy = evaluation.target_result.accuracy if evaluation is not None else None
     return accuracy.samples if accuracy is not None else None
 
 
-def _other_samples_text(session: Session, search_status: SearchStatus) -> str:
-    """Returns the samples of the search, as in "24 of 48 samples"; "" if the main screen has values on the same ones.
+def _search_samples_text(session: Session, search_status: SearchStatus) -> str:
+    """Returns the samples of the search, as in "24 of 48 samples"; "" if the main screen shows values on the same
+    samples.
 
     A search uses all samples, or holds some out for its check. The main screen uses those of ``--whatif-samples``.
     """
-    count, data, end_event = _count_samples(search_status), session.data_summary, search_status.end_event
+    count, data, end_event = _count_search_samples(search_status), session.data_summary, search_status.end_event
     if count is None or data is None:
         return ""
     if count == session.count_judging_samples(search_status.request.config):
@@ -179,8 +181,8 @@ def search_page_title(session: Session, search_status: SearchStatus, has_newer_r
         has_newer_result: True if the page shows an earlier state of the search.
     """
     target = " and ".join(search_status.request.tolerances)
-    count = _count_samples(search_status)
-    samples_text = _other_samples_text(session, search_status) or (
+    count = _count_search_samples(search_status)
+    samples_text = _search_samples_text(session, search_status) or (
         counted_noun_text(count, "sample") if count is not None else ""
     )
     samples = f", {samples_text}" if samples_text else ""
@@ -208,8 +210,8 @@ def search_option_lines(
     Args:
         max_rows: The maximum number of rows without the header.
     """
-    value_title = _value_title(session)
-    samples_text = _other_samples_text(session, search_status)  # the title of the page has it at every width
+    value_title = _target_value_title(session)
+    samples_text = _search_samples_text(session, search_status)  # the title of the page has it at every width
     columns = [
         Column(""),
         Column("raised", True),
@@ -281,7 +283,7 @@ def _fp32_macs_share(tree_model: TreeModel, config: PrecisionConfig) -> float:
     ) / (tree_model.total_macs or 1)
 
 
-def _value_title(session: Session) -> str:
+def _target_value_title(session: Session) -> str:
     if session.target is not None and session.target.kind == "metric":
         return next(iter(session.results.reference_metric), "metric").rpartition(":")[2]
     return session.target.bounded_value.title if session.target is not None else "SQNR"
@@ -308,13 +310,13 @@ def search_check_texts(session: Session, search_status: SearchStatus, option: Se
         texts += [missed_text] if not any(missed_text in text for text in evidence) else []
     else:
         texts = [missed_text or "simulated on the samples of the search only"]
-    gains = _gain_text(session, end_event, option)
+    gains = _step_values_text(session, end_event, option)
     return [*texts, *([f"gains: {gains}"] if gains else [])]
 
 
-def _gain_text(session: Session, end_event: SearchEnded, option: SearchOption) -> str:
-    """Returns the values after each step that leads to an option, as far as the search evaluated them; "" without two
-    of them."""
+def _step_values_text(session: Session, end_event: SearchEnded, option: SearchOption) -> str:
+    """Returns the values after each step that leads to an option, without steps that the search did not evaluate; "" if
+    fewer than two are known."""
     chosen = option.evaluation
     if chosen is None:
         return ""
@@ -349,7 +351,7 @@ def search_change_lines(
     width: int,
     is_opened: bool = False,
 ) -> list[Line]:
-    """Returns the table of the changes that an option makes to the current config: layer, from, to, and its effect.
+    """Returns the table of the changes from the current config to an option: layer, old and new value, and effect.
 
     The first line is the header. A single line says so if the option changes nothing.
 
@@ -361,7 +363,7 @@ def search_change_lines(
         return [clip_line([(" this is the current config: nothing changes", "dim")], width)]
     groups: dict[object, list[tuple[ConfigDifference, str]]] = {}
     for difference in differences:
-        effect = _value_without_text(session, search_status, option, difference)
+        effect = _value_without_change_text(session, search_status, option, difference)
         subject = difference.subject if is_opened or effect else ""
         groups.setdefault((difference.move_class, subject, difference.first_text, difference.second_text), []).append(
             (difference, effect)
@@ -392,22 +394,23 @@ def search_change_lines(
 
 
 def search_note_texts(session: Session, search_status: SearchStatus) -> list[str]:
-    """Returns the method of a search that ended, and its remarks."""
+    """Returns the method and the remarks of a search that has ended."""
     end_event = search_status.end_event
     if end_event is None:
         return []
     has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
     return [
         *([] if has_same_targets else ["the target was changed after this search"]),
-        method_text(end_event),
+        search_method_text(end_event),
         *end_event.remarks,
     ]
 
 
-def _value_without_text(
+def _value_without_change_text(
     session: Session, search_status: SearchStatus, option: SearchOption, difference: ConfigDifference
 ) -> str:
-    """Returns the value and the outcome of an option without the raise of one group or the range of one tensor.
+    """Returns the value and the outcome of an option without one of its changes: the raise of a group, or the range of
+    a tensor.
 
     "" if the search has not evaluated that config.
     """

@@ -352,7 +352,7 @@ def next_step_hint(
             ),
             ("log",),
         )
-    if is_measuring_current_config(session) and (exported_hint := _exported_hint(session)):
+    if is_measuring_current_config(session) and (exported_hint := _exported_config_hint(session)):
         return exported_hint  # the comparison after a resume sends the stored builds and executed exports
     action_text = "builds {} and confirms it" if session.builder is not None else "executes the export of {}"
     return Hint((f"next: {shown_key('build')} {action_text.format(config_name(session))}",), ("build",))
@@ -370,8 +370,8 @@ def _has_search_result_for_config(session: Session) -> bool:
     )
 
 
-def _exported_hint(session: Session) -> Hint:
-    """Returns the hint for a config that was exported; an empty hint if it was not."""
+def _exported_config_hint(session: Session) -> Hint:
+    """Returns the hint for a config that was exported; an empty hint for other configs."""
     is_exported = session.config in session.config_names.exported_configs
     return Hint((f"{config_name(session)} is exported",)) if is_exported else Hint()
 
@@ -397,7 +397,7 @@ def _search_key_text(session: Session) -> str:
 
 
 def find_first_group_to_raise(session: Session, row_values: RowValues) -> str | None:
-    """Returns the name of the fusion group to examine first.
+    """Returns the name of the fusion group that the hint suggests to raise first.
 
     This is the first group, in network order, with NaN or Inf. Without such a group, it is the group with the largest
     error share of all groups that can be raised to FP32. Groups whose raise is known not to improve the value that the
@@ -414,14 +414,15 @@ def find_first_group_to_raise(session: Session, row_values: RowValues) -> str | 
     )
     first: str | None = None
     for group in itertools.islice(raisable_groups, _MAX_JUDGED_RAISES):
-        if _can_improve(session, find_toggle_result(session, [group])):
+        if _can_toggle_improve(session, find_toggle_result(session, [group])):
             return group.name
         first = first or group.name
     return first
 
 
-def _can_improve(session: Session, toggle: ToggleResult) -> bool:
-    """Returns False if a toggled row was measured and does not improve the value of the target by more than noise."""
+def _can_toggle_improve(session: Session, toggle: ToggleResult) -> bool:
+    """Returns False if the value of a toggled row was measured and is not better than the current one by more than
+    noise."""
     accuracy = session.get_run_results("config").accuracy
     if session.target is None or accuracy is None or toggle.margin is None or toggle.is_partial:
         return True
@@ -454,7 +455,7 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     ):
         return search_hint
     toggle = find_toggle_result(session, [outline.get_group(worst)])
-    if worst not in row_values.nonfinite_groups and not _can_improve(session, toggle):
+    if worst not in row_values.nonfinite_groups and not _can_toggle_improve(session, toggle):
         return search_hint
     is_simulated_met = config_meets_target_simulated(session, config)
     row_count = (
@@ -510,7 +511,7 @@ def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> 
         session.get_run_results("config").exported_run,
     )
     is_simulated_met = config_meets_target_simulated(session, session.config)
-    export = _exported_hint(session) or Hint(
+    export = _exported_config_hint(session) or Hint(
         (f"next: {shown_key('export')} exports precision.json", f"next: {shown_key('export')} exports"), ("export",)
     )
     if result is None and exported_run is not None:
@@ -635,7 +636,7 @@ def status_lines(session: Session, status: StatusLines, hint: Hint, width: int, 
 
 
 class Focus(enum.Enum):
-    """The part of the main screen that has the keys. The footer shows the actions of this part."""
+    """The parts of the main screen that can receive the keys. The footer shows the actions of the focused part."""
 
     LIST = "list"
     BLOCKS = "blocks"

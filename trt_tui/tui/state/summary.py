@@ -57,10 +57,10 @@ from trt_tui.tui.state.engine_texts import (
     ShownEngine,
     builder_texts,
     built_column_title,
+    can_run_engines_here,
     find_shown_engine,
     fp32_engine_texts,
     quantized_time_share_text,
-    shows_engine_layers,
 )
 from trt_tui.tui.state.marks import MARGIN_MARK, OTHER_PRECISION_MARK
 from trt_tui.tui.table import Cell, Column, draw_row, fit_columns, fitting_cell
@@ -243,7 +243,7 @@ def fit_summary_table(session: Session, width: int) -> SummaryTable:
                 width=_OUTPUT_CELLS,
             ),
         )
-    shows_layers = is_wide and shows_engine_layers(session)
+    shows_layers = is_wide and can_run_engines_here(session)
     hidden_titles = [*([] if shows_layers else ["gap"]), *([] if session.builder is not None else ["ms", "MB"])]
     built_columns = list_run_columns("built", titles | dict.fromkeys(hidden_titles, ""))
     if shows_layers:
@@ -484,7 +484,7 @@ def _list_output_rows(session: Session, table: SummaryTable, accuracy: Accuracy)
 
 
 def _run_outcome_line(session: Session, run: str, accuracy: Accuracy | None, dim_failures: bool, width: int) -> Line:
-    """Returns the outcome of a run, or a note that its outcome means nothing. The current config has its gauge too."""
+    """Returns the outcome of a run, or a note if it has no meaning. The line of the current config also has a gauge."""
     config, outline = session.get_run_config(run), session.opened_network.outline
     if accuracy is not None and not reduces_precision(outline, config):
         return clip_line([(" all in FP32", "dim")], width)
@@ -659,7 +659,7 @@ def outcome_reason_lines(session: Session) -> list[str]:
 
 
 def _list_outcome_reasons(session: Session) -> list[tuple[str, tuple[str, ...]]]:
-    """Returns the outcomes of the config that have reasons, as in "c2 as built PASS?", each with its reasons.
+    """Returns each outcome of the config that has reasons, such as "c2 as built PASS?", with these reasons.
 
     The outcome that counts is the first. A failed engine or exported network has its missed target as the reason.
     """

@@ -90,7 +90,7 @@ class SpanLinesWidget(Widget):
 class LinePane(ScrollView, SpanLinesWidget, can_focus=True, inherit_bindings=False):
     """A base class of panes with a cursor that scroll lines. Only visible lines are built, and drawn if they changed."""
 
-    class Moved(Message):
+    class CursorMoved(Message):
         """A message that the cursor of the pane moved."""
 
     class ExplanationRequested(Message):

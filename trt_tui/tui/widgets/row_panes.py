@@ -28,7 +28,7 @@ from trt_tui.tui.state.rows import (
     band_legend_text,
     block_cell_span,
     block_cell_text,
-    block_precisions_text,
+    role_precisions_text,
 )
 from trt_tui.tui.table import Column, draw_row
 from trt_tui.tui.widgets.lines import RIGHT_BUTTON, LinePane
@@ -90,7 +90,7 @@ class BlockMap(LinePane):
             self.redraw_line(role_row + 1)
         self.role_index, self.column_index, self._first_column = role, column, first_column
         self.scroll_to_line(0 if role == 0 else role + 1)
-        self.post_message(self.Moved())
+        self.post_message(self.CursorMoved())
 
     @property
     def _label_width(self) -> int:
@@ -148,7 +148,7 @@ class BlockMap(LinePane):
             end = end if self._row_values.raised_groups.isdisjoint(names) else RAISED_MARK
             spans.append((f"{'[' if is_chosen else ' '}{glyph}{end}", style))
         if role not in self._notes:
-            self._notes[role] = block_precisions_text(
+            self._notes[role] = role_precisions_text(
                 self._row_values, [name for names in self.blocks.cells[role] for name in names]
             )
         label = self.blocks.roles[role], "cursor" if is_current_role and self.column_index < 0 else ""
@@ -199,10 +199,10 @@ class LayerTree(LinePane):
     `show_rows` sets the rows and their values. The cursor stays on the row with the same key.
     """
 
-    class Resized(Message):
+    class RowSpaceChanged(Message):
         """A message that the room for rows changed, for example because a scrollbar appeared."""
 
-    class Opened(Message):
+    class RowDoubleClicked(Message):
         """A message that the row under the cursor was double-clicked."""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -284,7 +284,7 @@ class LayerTree(LinePane):
         for line in (old_index, index):
             self.redraw_line(line)
         self.scroll_to_line(index)
-        self.post_message(self.Moved())
+        self.post_message(self.CursorMoved())
 
     def move_cursor(self, steps: int) -> None:
         self.move_cursor_to(self.cursor_index + steps)
@@ -344,7 +344,7 @@ class LayerTree(LinePane):
         self._drawn_lines = {}
         self.virtual_size = Size(self.size.width, len(self.rows))
         self.scroll_to_line(self.cursor_index)
-        self.post_message(self.Resized())
+        self.post_message(self.RowSpaceChanged())
 
     def on_click(self, event: events.Click) -> None:
         """Moves the cursor to the clicked row. A double click also opens or closes the row, and a right click explains
@@ -358,4 +358,4 @@ class LayerTree(LinePane):
                 columns = fit_columns(self.row_width, self._row_values.has_engines)
                 self.post_message(self.ExplanationRequested(find_column_at(columns, event.x).id))
             elif event.chain == 2:
-                self.post_message(self.Opened())
+                self.post_message(self.RowDoubleClicked())
