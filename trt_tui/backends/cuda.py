@@ -98,7 +98,8 @@ def copy_device_memory(regions: Iterable[tuple[int, int, int]], stream: int | No
 
 
 def create_stream() -> int:
-    """Creates a stream of the first GPU, and returns its address. It does not wait for the work of other streams.
+    """Creates a stream of the first GPU and returns its address. The stream does not wait for the work of other
+    streams.
 
     Raises:
         RuntimeError: The driver refuses to create a stream.

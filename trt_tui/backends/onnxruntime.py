@@ -963,7 +963,7 @@ class DeviceArrayCopies:
             self.total_bytes -= byte_count
 
     def keep_result(self, value: Any, stream: int | None = None) -> DeviceResult:
-        """Returns a result that stays on the device. It counts against `max_idle_bytes` as long as it is in use."""
+        """Returns a result that stays on the device. While it is in use, it counts against `max_idle_bytes`."""
         result = DeviceResult(value, stream)
         self.result_bytes += result.nbytes
         weakref.finalize(result, self._subtract_result_bytes, result.nbytes).atexit = False
@@ -1150,8 +1150,8 @@ class _CapturedCudaGraph:
         )
 
     def find_changed_inputs(self, feed: Mapping[str, _Fed]) -> list[str] | None:
-        """Returns the names of the inputs whose arrays differ from the last feed; None if a shape differs from the
-        captured shape."""
+        """Returns the names of the inputs whose arrays differ from those of the last feed. If a shape differs from the
+        captured shape, returns None."""
         changed_names = [name for name, array in feed.items() if self._last_feed.get(name) is not array]
         has_same_shapes = len(feed) == len(self._shapes) and all(
             self._shapes.get(name) == feed[name].shape for name in changed_names
@@ -1198,8 +1198,7 @@ _stream: int | None = None
 
 
 def get_cuda_graph_stream() -> int | None:
-    """Returns the CUDA stream of all CUDA graphs of this process, which is created by the first call; None without a
-    GPU."""
+    """Returns the CUDA stream for all CUDA graphs of this process; None without a GPU. The first call creates it."""
     global _stream
     if _stream is None and DEVICE == "cuda":
         _stream = create_stream()

@@ -67,8 +67,8 @@ def get_engine_builder(
     *,
     plugins: Sequence[str] = (),
 ) -> EngineBackend | None:
-    """Returns the backend that builds engines. "auto" selects TensorRT if it works. Returns None for ONNX Runtime, and
-    if "auto" finds no working TensorRT.
+    """Returns the backend that builds engines. "auto" selects TensorRT if it works. If "auto" finds no TensorRT, or for
+    ONNX Runtime, returns None.
 
     Args:
         on_unused_backend: A function that is called with the error because of which "auto" does not use an installed

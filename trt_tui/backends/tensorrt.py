@@ -802,8 +802,7 @@ def build_and_list_engine_layers(
     compute_capability: tuple[int, int],
     should_continue: Callable[[], bool],
 ) -> tuple[str, PrintedMessages]:
-    """Builds an engine of a strongly typed network without a GPU. Returns the list of its layers, and the printed
-    messages.
+    """Builds an engine of a strongly typed network without a GPU. Returns its list of layers, and the printed messages.
 
     Args:
         trt: The package of `import_preview_builder`.

@@ -314,7 +314,8 @@ def export_bundle(
 
 
 def run_search(session: HeadlessSession, precision: Precision | None, request: rq.FindMixedPrecisionConfig) -> None:
-    """Runs a search, and makes its best config the current config, even if the search was interrupted or has failed.
+    """Runs a search and makes its best config the current config. This also happens if the search was interrupted or
+    has failed.
 
     Args:
         precision: The precision of all groups at the start, instead of a config. A group that cannot run in it has the

@@ -265,7 +265,7 @@ def _known_defects_report(session: HeadlessSession, of_config: bool) -> tuple[di
 
 
 def _read_engine_report(session: HeadlessSession, path: str) -> EngineReport:
-    """Reads the implementation of each layer from an engine, or from the JSON of trtexec --exportLayerInfo."""
+    """Returns the implementation of each layer, from an engine or from the JSON of trtexec --exportLayerInfo."""
     from trt_tui.jobs.events import EngineFileRead
     from trt_tui.jobs.requests import ReadEngineFile
 

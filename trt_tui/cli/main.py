@@ -27,7 +27,7 @@ from trt_tui.formatting import EscapingTextStream, escape_hidden_characters, fin
 
 
 class _CommandGroup(click.Group):
-    """The group of all commands. A first argument that is not a command is a network to open."""
+    """The group of all commands. If the first argument is not a command, it is the path of a network to open."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -55,7 +55,7 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose ``--help`` has a section for each heading, and that knows the options of earlier releases.
+    """A command with headings in its ``--help``. It also knows the options of earlier releases.
 
     Before it runs, it refuses options without an effect, and files that it cannot write or that are also inputs. The
     files that it writes are its argument ``written_paths``.

@@ -43,7 +43,7 @@ def json_text(record: object) -> str:
 
 
 def check_command_files(command: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Refuses output files that cannot be written or that are also inputs, and missing files of stages.
+    """Refuses output files that cannot be written or are inputs as well, and stages whose files are missing.
 
     Returns the files that will be written. Whether the weights of the network are in one of them is checked when it is
     open. A config that a search or a comparison of dumps writes may replace the config that is read.
@@ -187,7 +187,8 @@ def _check_output_path(path: str) -> None:
 
 
 def write_text_outputs(text_outputs: Sequence[tuple[str | None, Callable[[], str]]], overwrite: bool = True) -> None:
-    """Writes the requested texts to their files, and at the end the text for stdout. A failing stdout loses no file.
+    """Writes the requested texts to their files, and then the text for stdout. All files are complete even if stdout
+    fails.
 
     Args:
         text_outputs: Pairs of path (None if not requested) and function that builds the text.

@@ -382,7 +382,7 @@ and "OPTION=VALUE" a value that the option had."""
 
 
 def find_removed_option_error(command: str, option: str) -> InputError | None:
-    """Returns the error for an option of an earlier release; None if there was no such option."""
+    """Returns the error for an option that only earlier releases had; None if no release had it."""
     next_step = REMOVED_OPTIONS.get(f"{command} {option}", REMOVED_OPTIONS.get(option, ""))
     return InputError(f"{command} has no option {option} any more", "", next_step) if next_step else None
 

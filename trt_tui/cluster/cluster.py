@@ -234,7 +234,7 @@ class WorkerWorkspace:
         raise TypeError("the workspace of a worker cannot leave its process")
 
     def list_missing_files(self) -> list[int]:
-        """Returns the indices of the files that this process does not see at the same path."""
+        """Returns the indices of the files that this worker does not find unchanged at the same path."""
         return [index for index, (path, stamp) in enumerate(self._manifest.files) if read_file_stamp(path) != stamp]
 
     def receive_file_piece(self, file_index: int, piece: bytes) -> None:
@@ -804,7 +804,7 @@ _task_run_numbers = itertools.count()
 
 @dataclass(eq=False)
 class TaskItemBatch(Generic[Item]):
-    """The items of a task that a worker receives together.
+    """The items of a task that are sent to a worker together.
 
     Attributes:
         lost_workers: The number of workers that have ended during the execution of these items.
@@ -881,7 +881,7 @@ class ClusterExecutor(Generic[Item]):
 
     @property
     def _has_lost_all_workers(self) -> bool:
-        """True if all workers that execute batches are lost. Dask does not start these batches on later workers."""
+        """True if every worker with a batch is lost. Dask does not start such batches on later workers."""
         return bool(self._futures) and (
             not self._pool.is_connected or self._pool.outage_counts[self._for_engines] != self._outage_count
         )
@@ -891,8 +891,8 @@ class ClusterExecutor(Generic[Item]):
 
     @property
     def _can_run_locally(self) -> bool:
-        """True if this process executes the next items: no worker is ready, or can become ready for an engine. Items
-        during which a worker has ended wait for a further worker too."""
+        """True if this process executes the next items because no worker is ready. The items of engine builds, and items
+        during which a worker has ended, first wait for workers that may become ready."""
         if not self._waiting or self._count_workers():
             return False
         needs_worker = self._for_engines or self._waiting[0].lost_workers > 0

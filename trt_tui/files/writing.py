@@ -142,7 +142,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def mark_folder_in_use(folder: Path) -> Iterator[None]:
-    """Protects a temporary folder from `remove_stale_path` during the ``with`` block, even if its last file is old."""
+    """Protects a temporary folder from `remove_stale_path` during the ``with`` block, even if all its files are old."""
     with contextlib.ExitStack() as lock_stack:
         with contextlib.suppress(OSError):  # without the lock, other processes keep the folder for `STALE_S`
             lock_stack.enter_context(_lock_folder(folder))
@@ -181,7 +181,7 @@ def write_file_atomically(path: Path | str, data: bytes | str, *, is_private: bo
 
 @dataclass(frozen=True)
 class _PendingFile:
-    """A file that is written under a temporary name and renamed to its destination when the transaction ends.
+    """A file with a temporary name. At the end of the transaction, it is renamed to its destination.
 
     Attributes:
         path: The destination as the caller named it, for messages; `destination` has symbolic links resolved.
@@ -264,8 +264,8 @@ def _remove_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def open_atomic_writer(path: Path | str, *, is_private: bool = False) -> Iterator[BinaryIO]:
-    """Opens a stream whose content replaces the file ``path`` when the ``with`` block ends. If the block raises, the
-    content is discarded.
+    """Opens a stream for the new content of the file ``path``. The end of the ``with`` block replaces the file; an
+    error discards the content.
 
     In a `file_transaction` the file is replaced when the transaction ends.
 

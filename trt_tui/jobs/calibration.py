@@ -100,7 +100,7 @@ def run_use_ranges_job(
 
 
 def _mark_ranges_of_other_origin(workspace: Workspace, request: rq.UseRanges) -> Calibration:
-    """Returns the calibration of a request. It names the tensors with ranges from elsewhere.
+    """Returns the calibration of a request, with the names of the tensors whose ranges come from elsewhere.
 
     Ranges from elsewhere are those of a config file, or of an earlier process that calibrated on other samples.
     """
@@ -234,7 +234,7 @@ def collect_ranges_for_export(
     config: PrecisionConfig,
     config_calibration: Calibration | None,
 ) -> tuple[Mapping[str, float], str]:
-    """Returns the ranges for an export of a config, and the reason why no data was needed for them.
+    """Returns the ranges by tensor for an export of a config, and the reason why they needed no data; "" if they did.
 
     The arguments and the reason are those of `collect_calibration_for_export`. The ranges that the config sets itself
     are included.
@@ -244,7 +244,7 @@ def collect_ranges_for_export(
 
 
 def add_ranges_set_by_config(ranges: Mapping[str, float], config: PrecisionConfig) -> Mapping[str, float]:
-    """Returns the ranges of some tensors. Tensors without a range get the range that the config sets itself."""
+    """Returns ranges by tensor. A tensor that lacks a range gets the range that the config sets for it."""
     return override_ranges(
         ranges, {tensor: move.amax for tensor, move in config.range_moves.items() if tensor not in ranges}
     )
@@ -260,9 +260,7 @@ def collect_calibration_for_export(
     all_tensors: bool = False,
     needs_ranges: bool = True,
 ) -> tuple[Calibration, str]:
-    """Returns the ranges for an export of a config, and the reason why no data was needed for them.
-
-    The reason is "" if data was used.
+    """Returns the calibration for an export of a config, and the reason why it needed no data; "" if it did.
 
     Args:
         config_calibration: The ranges of the config file, as in `trt_tui.jobs.requests.ExportConfig`; None to use the
@@ -381,7 +379,7 @@ def _write_new_calib_cache(workspace: Workspace, reporter: JobReporter, calibrat
 
 
 def _read_matching_cache_ranges(workspace: Workspace, reporter: JobReporter, cache_path: str) -> dict[str, float]:
-    """Reads a calibration cache and returns the ranges of tensors of the network. Warns about all other entries."""
+    """Reads a calibration cache. Returns the ranges of the network's tensors, and warns about all other entries."""
     cache_ranges, warnings = select_network_ranges(
         read_calibration_cache(cache_path), workspace.network.calibrated_tensors
     )
@@ -487,7 +485,7 @@ def send_range_facts(
 def run_tensor_stats_job(
     workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.MeasureTensorStats
 ) -> Steps[None]:
-    """Measures and sends the details of some groups, from which causes of their loss are found.
+    """Measures and sends the details of some groups. The causes of their loss are found from these details.
 
     The details are the statistics of inputs and results, the dominant channels of weights, and further facts.
     """
@@ -564,7 +562,7 @@ def measure_ranges_by_method(
     *,
     in_separate_pass: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """Returns the ranges (amax) of the activations of some groups, by tensor and range method.
+    """Returns the range (amax) that each range method gives to the activations of some groups, by tensor and method.
 
     The ranges are for the quantized types that the config gives to the groups. If groups with different types share a
     tensor, the type of the last group counts. Tensors without known statistics are measured.

@@ -46,7 +46,8 @@ first)."""
 
 
 class ChildProcess:
-    """A process that runs a module of this program, connected by a pipe. It ends with this process.
+    """A process that runs a module of this program and is connected to this process by a pipe. It ends with this
+    process.
 
     The module gets file descriptors as its arguments: of the pipe for messages, of further files, and of the pipe that
     ties it to this process (`tie_process_to_parent`). Other arguments follow.
@@ -76,7 +77,8 @@ class ChildProcess:
         threading.Thread(target=self._send_queued_messages, daemon=True).start()
 
     def send(self, message: object) -> None:
-        """Queues a message for a thread, since a starting or paused process does not read a long message yet."""
+        """Queues a message for the thread that writes to the pipe. A starting or paused process would not read a long
+        message yet."""
         self._outgoing_messages.put(pickle.dumps(message))
 
     def stop_sending(self) -> None:
@@ -103,7 +105,8 @@ class ChildProcess:
 
 
 def connect_to_parent(pipe_descriptor: int, lifeline: int) -> Connection:
-    """Returns the pipe of a `ChildProcess` in that process, which is tied to its parent. Its log shows crashes."""
+    """Returns this process's end of the pipe of its `ChildProcess`, and ties this process to its parent. Crashes are
+    written to the log."""
     tie_process_to_parent(lifeline)
     os.set_inheritable(pipe_descriptor, False)
     faulthandler.enable(sys.stderr, all_threads=False)
@@ -159,7 +162,7 @@ def kill_process_group(pid: int) -> None:
 
 
 def kill_process_tree(pid: int, variable: str, value: str) -> None:
-    """Kills a process and all processes that it has started, also those whose parents have ended.
+    """Kills a process and all processes that it has started, even if their parents have ended.
 
     All of them have inherited an environment variable whose value no other process has. Without ``/proc`` (all but
     Linux), the process alone is killed.
@@ -219,7 +222,8 @@ def _list_oom_counter_paths() -> list[Path]:
 def diagnose_exit(
     exit_code: int | None, printed_text: str, oom_kills_before: int | None, oom_kills_after: int | None
 ) -> ExitDiagnosis:
-    """Returns the diagnosis of an ended process from its exit code, its output and the kernel's count of memory kills.
+    """Returns the diagnosis of an ended process. It uses the exit code, the output, and the kernel's count of processes
+    killed for lack of memory.
 
     Args:
         exit_code: The exit code as in `subprocess`, negative for a signal; None if unknown.

@@ -115,7 +115,7 @@ class JobClient:
         self._is_closing = False
 
     def send_request(self, request: rq.Request) -> int:
-        """Sends a request. Returns the number of its job, which each of its events contains."""
+        """Sends a request. Returns the number of its job. All events of the job contain this number."""
         with self._lock:
             child = self._ensure_child_process(is_opening=isinstance(request, rq.OpenNetwork))
             job_number = next(self._job_numbers)
@@ -193,7 +193,7 @@ class JobClient:
             self._on_event(child.make_exit_event(exit_code))
 
     def _kill_child_running_jobs(self, child: _BackgroundProcess, stopped_jobs: frozenset[int]) -> None:
-        """Kills a process that still works on a stopped job, and sends its other requests to a new process.
+        """Kills a process that still works on a stopped job. Its other requests are sent to a new process.
 
         The job is reported as stopped at once, since a process may take long to free much memory.
         """
@@ -238,7 +238,7 @@ def _remove_old_logs(folder: Path) -> None:
 
 
 def _read_log_tail(path: Path, start_byte: int, line_count: int = 30) -> str:
-    """Returns the last lines of a log file that were written after its first ``start_byte`` bytes."""
+    """Returns the last lines of a log file, without its first ``start_byte`` bytes."""
     try:
         with open(path, "rb") as stream:
             stream.seek(max(start_byte, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))

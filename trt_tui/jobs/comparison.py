@@ -116,7 +116,8 @@ def measure_final_accuracy(
     urgency: Urgency,
     phase: str = "",
 ) -> Steps[Accuracy]:
-    """Returns the accuracy of a config on all feeds. The argument ``phase`` is that of `measure_accuracy`."""
+    """Returns the accuracy of a config on all feeds. The argument ``phase`` has the meaning that it has in
+    `measure_accuracy`."""
     partials = (
         PartialResult(accuracy, accuracy.samples, accuracy.total)
         for accuracy in measure_accuracy(workspace, store, reporter, config, phase)
@@ -166,7 +167,7 @@ PendingIntervals = dict[str, Iterator[PartialResult[Accuracy]]]
 def send_accuracies(
     workspace: Workspace, store: ResultStore, reporter: JobReporter, runs: Mapping[str, PrecisionConfig]
 ) -> Steps[PendingIntervals]:
-    """Measures and sends the accuracy of each run. All runs execute one feed before any run executes the next feed.
+    """Measures and sends the accuracy of each run. One feed is executed by all runs before the next feed begins.
 
     Returns the pending metric intervals, which `add_metric_intervals` completes.
     """
@@ -230,7 +231,7 @@ def add_metric_intervals(
     runs: Mapping[str, PrecisionConfig],
     pending_intervals: PendingIntervals | None = None,
 ) -> Steps[None]:
-    """Adds the confidence interval of the metric to accuracies without one, and sends these accuracies again.
+    """Adds the confidence interval of the metric to the accuracies that lack one, and sends these accuracies again.
 
     Args:
         pending_intervals: The measurements that `send_accuracies` has begun. All other runs are measured again.
@@ -259,7 +260,8 @@ def add_metric_intervals(
 def send_reference_metric(
     workspace: Workspace, store: ResultStore, reporter: JobReporter, configs: Iterable[PrecisionConfig]
 ) -> Steps[dict[str, float]]:
-    """Measures and sends the metric of the reference on the samples that judge all of some configs. Returns its values."""
+    """Measures and sends the metric of the reference on the samples that judge every given config. Returns its
+    values."""
     fp32, feeds = PrecisionConfig.from_precision(Precision.FP32), tuple(workspace.find_judged_feeds(*configs))
     metric_values = store.load_result(workspace, "metric", fp32, dict[str, float], feeds)
     if metric_values is None:
@@ -445,7 +447,7 @@ def run_group_sweep(
 
 
 def _choose_store_kind(workspace: Workspace, store_kind: str) -> str:
-    """Returns the name under which results of a kind are stored. Results on all samples (``--exact``) have their own."""
+    """Returns the kind under which results are stored. Results on all samples (``--exact``) have a separate kind."""
     return f"{store_kind}, exact" if workspace.options.exact else store_kind
 
 
@@ -783,7 +785,8 @@ def _report_filled_batch_in_group_errors(
 
 
 def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter) -> None:
-    """Reports the number of groups whose errors include padding, which the mask of the judged outputs leaves out."""
+    """Reports the number of groups whose errors include padding. The mask of the judged outputs excludes this
+    padding."""
     network, mask = workspace.network, find_common_mask_name(workspace.judged_outputs)
     if not any(output.mask for output in workspace.judged_outputs):
         return
@@ -807,8 +810,8 @@ def measure_export_accuracy(
     runs: Mapping[str, PrecisionConfig],
     urgency: Urgency = Urgency.ACCURACY,
 ) -> Steps[None]:
-    """Measures the accuracy of the exported network for each run in file precision, if TensorRT refuses a part of the
-    file."""
+    """Measures the accuracy of the exported network of each run in file precision for which TensorRT refuses a part of
+    the file."""
     for run, config in runs.items():
         if any(
             config.precision_of(group) is Precision.FILE
@@ -825,7 +828,7 @@ def measure_export_accuracy(
 
 
 def _measure_typed_network_accuracy(workspace: Workspace, config: PrecisionConfig, urgency: Urgency) -> Steps[Accuracy]:
-    """Executes the typed network of a config as written. Returns its accuracy."""
+    """Executes the typed network of a config without changes and returns its accuracy."""
     typed_model = lower_from_source_model(workspace.network, config, workspace.ranges).model
     infer_shapes(typed_model)
     values = (value for node in typed_model.graph for value in (*node.inputs, *node.outputs) if value is not None)
@@ -1091,7 +1094,7 @@ def run_zero_cost_job(
 
 
 def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[MeasuredProposal]) -> list[MeasuredProposal]:
-    """Returns the proposals without variants of one change, in their order.
+    """Returns the proposals in their order, with one proposal for all variants of a change.
 
     Of the variants of a change only the best one is left. It has the place of the first variant. If two changes scale
     some of the same channels with equal results, such as SmoothQuant and equalization, the better one is left. The
@@ -1139,7 +1142,8 @@ def _are_losses_equal(first: tuple[float, float], second: tuple[float, float]) -
 
 
 def _have_common_scaling_subject(config: PrecisionConfig, first: PrecisionConfig, second: PrecisionConfig) -> bool:
-    """Returns True if two configs scale channels of a common group that a third config does not scale."""
+    """Returns True if two configs scale the channels of a common group, and the given config does not scale them in
+    this way."""
     subjects = [
         {
             subject

@@ -194,7 +194,7 @@ def _measure_exported_file_accuracy(
     feed_indices: Sequence[int],
 ) -> Steps[tuple[Accuracy, str]]:
     """Executes an exported file in a separate process. Returns its accuracy at the network's outputs, and the options
-    that the file needed to load."""
+    with which it could be loaded."""
     analysis, options = workspace.analysis, workspace.options
     names = tuple(
         name
@@ -225,7 +225,7 @@ def _measure_exported_file_accuracy(
 
 
 class _ExportedFileRun(RunSource):
-    """The run of an exported file that another process executes."""
+    """The run of an exported file in another process."""
 
     def __init__(
         self, analysis: Analysis, process: "_ExportedRunProcess", output_names: Sequence[str], urgency: Urgency
@@ -464,7 +464,7 @@ def _build_and_measure_once(
 
 
 def _choose_worst_build(builds: Sequence[BuildOutput | TrtTuiError]) -> BuildOutput | None:
-    """Returns the build with the worst engine, the first of equal ones; None if all builds failed."""
+    """Returns the build with the worst engine. The first build wins a tie; None if all builds failed."""
     return max(
         (build for build in builds if not isinstance(build, TrtTuiError)),
         key=lambda build: worst_last_sort_key(build.result),
@@ -473,7 +473,8 @@ def _choose_worst_build(builds: Sequence[BuildOutput | TrtTuiError]) -> BuildOut
 
 
 def _store_worst_build(builder: EngineBuilder, builds: Sequence[BuildOutput | TrtTuiError]) -> EngineResult:
-    """Stores the files of the worst of several builds of a config in the builder's cache, and returns its result.
+    """Stores the files of the worst of several builds of a config in the cache of the builder, and returns the result
+    of this build.
 
     If there are several builds, the result contains the results of all. The error of a failed first build is raised,
     and that of a later build is logged.
@@ -520,7 +521,7 @@ def build_spread_caveat(results: Sequence[EngineResult]) -> Caveat | None:
 
 
 def worst_last_sort_key(engine_result: EngineResult) -> tuple[float, float, float]:
-    """Returns the key that sorts the engines of one config, the worst engine last.
+    """Returns the sort key of an engine among the engines of one config. The worst engine is last.
 
     An engine with other precisions than requested is worse, then one with a larger judged error, then a slower one.
     """

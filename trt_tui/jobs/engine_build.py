@@ -139,7 +139,7 @@ class BuilderInput:
 def report_known_defects(
     workspace: Workspace, reporter: JobReporter, config: PrecisionConfig, target: BuildTarget
 ) -> None:
-    """Sends a warning for each known defect of the target release that a written file or engine of a config has."""
+    """Sends a warning for each known defect of the target release that affects a written file or engine of a config."""
     warnings, note = known_defect_warnings(workspace.network, target, config.precision_of)
     for text in warnings:
         reporter.send(ev.LogMessage(reporter.job, text, "warning"))
@@ -156,7 +156,7 @@ def lower_for_builder(
     weakly_typed: bool = False,
     compute_capability: tuple[int, int] | None = None,
 ) -> BuilderInput:
-    """Lowers a config to the form that the release of a builder takes.
+    """Lowers a config to the form that the release of a builder accepts.
 
     Args:
         backend_title: The name and version of the backend, for messages.
@@ -196,7 +196,7 @@ def lower_for_builder(
 
 
 class EngineBuilder:
-    """The builder of engines for the configs of a workspace, which reports its progress and messages by itself.
+    """The builder of engines for the configs of a workspace. It reports the progress and the messages of builds.
 
     A build runs in a thread. If the steps of a build are closed, the builder is stopped, and they wait for its end.
 
@@ -671,7 +671,8 @@ def make_build_settings(
     *,
     debug_tensors: bool = False,
 ) -> BuildSettings:
-    """Returns the build settings of an engine that is measured on some feeds. Such an engine contains its weights."""
+    """Returns the build settings of an engine that is measured on some feeds. The engine includes its weights, even if
+    the options exclude them."""
     data_profile = find_shape_profile(analysis.network, analysis.samples, feed_indices)
     return replace(
         plan.settings.with_builder_options(strip_plan=False),

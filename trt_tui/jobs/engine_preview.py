@@ -95,7 +95,7 @@ def is_tensorrt_rtx_installed() -> bool:
 
 
 def preview_mismatch_reason(workspace: Workspace) -> str:
-    """Returns the reason why previews do not hold for the builder of a workspace; "" if they do.
+    """Returns the reason why previews do not apply to the builder of a workspace; "" if they do.
 
     Weakly typed releases fuse layers differently from TensorRT-RTX, which is strongly typed.
     """
@@ -285,7 +285,8 @@ class PreviewClient:
         )
 
     def _preview_cache_key(self, config: PrecisionConfig) -> str:
-        """Returns the cache key of a preview. It contains the ranges, since kernels are fused only if scales are equal."""
+        """Returns the cache key of a preview. The key contains the ranges, because kernels are fused only if scales are
+        equal."""
         ranges = ranges_comparison_key(self._ranges) if quantizes_activations(self.network, config) else ()
         return FileCache.make_key(
             "preview, code",

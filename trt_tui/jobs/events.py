@@ -129,12 +129,12 @@ class ValueMeasured(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class CommandAnswer(Event, changes_rows=False):
-    """The answer to the request of a command, which `SessionState.last_answer` stores."""
+    """The answer to the request of a command. `SessionState.last_answer` holds the newest answer."""
 
 
 @dataclass(frozen=True)
 class LayersListed(Event, changes_rows=False):
-    """The event that lists the layers of a network that is opened without data and backends."""
+    """The event with the layers of a network that was opened without data and backends."""
 
     outline: NetworkOutline
 
@@ -209,7 +209,7 @@ class JobProgress(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class ReferenceMetricMeasured(ResultEvent):
-    """The event with the metric of the reference on the samples that judge all runs.
+    """The event with the metric of the reference on the samples that judge every run.
 
     Attributes:
         final: True if all of these samples are measured.
@@ -486,7 +486,7 @@ class SearchEnded(Event):
         return self.held_out.miss_text if self.held_out is not None and config == self.result.config else ""
 
     def failed_check_text(self, config: PrecisionConfig) -> str:
-        """Returns a text about the exported network or the engine of an offered config that misses the target; "" if
+        """Returns a text about the exported network or the engine of an offered config if it misses the target; "" if
         none does."""
         if config == self.result.config and self.exported is not None and self.exported.is_met is False:
             return f"the exported network yields {self.exported.value_text} in {self.exported.executor_name}"
@@ -643,7 +643,7 @@ class EnginePreviewed(ResultEvent):
 
 @dataclass(frozen=True)
 class UnusedQdqRemoved(Event):
-    """The event with the config without unused Q/DQ.
+    """The event with a config from which unused Q/DQ were removed.
 
     Attributes:
         config: The config of the request.

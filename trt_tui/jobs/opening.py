@@ -416,7 +416,8 @@ def measure_facts_for_data_guards(workspace: Workspace) -> GuardFacts:
 
 
 def _find_unfit_labels(workspace: Workspace) -> tuple[UnfitLabels, ...] | None:
-    """Returns the labels that do not fit the classes of the output; None if no output has classes or no labels exist."""
+    """Returns the labels that do not fit the classes of the output. If no output has classes or no labels exist,
+    returns None."""
     network, outputs = workspace.network, workspace.judged_outputs
     samples, scores = workspace.data_sets.judged_samples, find_class_score_output(network, outputs)
     float_outputs = [output for output in outputs if output.kind == FLOAT_KIND and not output.slices]

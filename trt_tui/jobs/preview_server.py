@@ -49,7 +49,7 @@ from trt_tui.jobs.child_exit import connect_to_parent
 
 
 class PreviewServer:
-    """The server that answers preview requests, one after the other.
+    """The server that answers preview requests in their order.
 
     Args:
         open_network: A network that is already open; None to open it at the first request.

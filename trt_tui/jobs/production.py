@@ -217,7 +217,7 @@ def run_save_outputs_job(
 def run_engine_inspection_job(
     workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.ReadEngineFile
 ) -> Steps[None]:
-    """Reads the layers of an engine file, of the inspector's JSON file, or of a profile, and sends them.
+    """Reads and sends the layers of an engine file, of the inspector's JSON file, or of a profile.
 
     Raises:
         InputError: The file is none of these, or the engine is from another release.
@@ -338,7 +338,7 @@ def run_stages_job(
 
 
 def _list_engine_reports(stored: EngineResult | Workspace, store: ResultStore, run: Run) -> list[EngineReport]:
-    """Returns the layers of the engine of a run, from an engine result or from the stored result of its config."""
+    """Returns the layers of the engine of a run as a list of one report; [] if they are unknown."""
     result = (
         stored
         if isinstance(stored, EngineResult)
@@ -380,7 +380,7 @@ def _record_run_outputs(workspace: Workspace, reporter: JobReporter, source: Ite
 
 
 def _find_common_feeds(workspace: Workspace, *recorded_runs: RecordedRun) -> JudgedFeeds:
-    """Returns the feeds that judge each of some runs. A run without a config is judged on all."""
+    """Returns the feeds that judge every one of some runs. All feeds judge a run without a config."""
     return workspace.find_judged_feeds(
         *(recorded.run.config for recorded in recorded_runs if recorded.run.config is not None)
     )
@@ -632,7 +632,8 @@ def run_export_job(
 
 
 def _make_bundle_target(workspace: Workspace, release_name: str) -> BuildTarget:
-    """Returns the release that a bundle is built for. If the exact release is unknown, it is the family of releases."""
+    """Returns the release for which a bundle is built. If the exact release is unknown, returns the family of
+    releases."""
     target = workspace.build_target
     if target.release is not None and target.release.family == release_name:
         return target

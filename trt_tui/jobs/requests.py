@@ -34,7 +34,7 @@ class Urgency(IntEnum):
 
 @dataclass(frozen=True)
 class JobKind:
-    """The properties of all jobs of one request type. All functions that run, show or stop jobs read them.
+    """The properties of all jobs of one request type. The functions that run, show or stop jobs read them.
 
     Titles and phases are format texts. They contain fields of the request, ``{config}`` for the name of its config, and
     ``{file}`` for the last part of its path.

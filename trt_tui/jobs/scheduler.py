@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WaitStep:
-    """A step that waits until ``ready`` returns True, because a thread or another process is at work.
+    """A step that waits until ``ready`` returns True, while a thread or another process works.
 
     Attributes:
         blocked_urgencies: The urgencies of other jobs' steps that wait too, so that the awaited work has the processor.
@@ -60,12 +60,12 @@ ProgressSteps = Generator[Progress | WaitStep, None, T]
 
 
 def override_urgency(urgency: Urgency, steps: Generator[object, None, T]) -> Steps[T]:
-    """Runs steps with another urgency than their own, and returns their result."""
+    """Runs steps with the given urgency in place of their own, and returns their result."""
     return map_steps(steps, lambda step: step if isinstance(step, WaitStep) else urgency)
 
 
 def start_thread(function: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
-    """Calls a function in a thread. Returns the future of its result, which is known before ``wake`` is called."""
+    """Calls a function in a thread. Returns the future of its result. The result is set before ``wake`` is called."""
     future = Future[T]()
 
     def run() -> None:
@@ -204,7 +204,8 @@ class Scheduler:
         return next_job is not None
 
     def is_report_due(self, report_kind: str) -> bool:
-        """Returns True if enough time has passed since the last report of a kind, and counts this call as a report."""
+        """Returns True if enough time has passed since the last report of a kind. If True, this call counts as a
+        report."""
         now = time.monotonic()
         if now - self._last_report_times.get(report_kind, 0.0) < MIN_REPORT_INTERVAL_S:
             return False
@@ -386,7 +387,7 @@ class JobReporter(Reporter):
     def make_progress_callback(
         self, phase: str, is_preemptible: bool = False, executor: Executor[Any] | None = None
     ) -> Callable[[int, int], None]:
-        """Returns a progress callback that ends a pass over the samples when its job is stopped.
+        """Returns a progress callback. If the job is stopped, the callback ends the pass over the samples.
 
         Args:
             is_preemptible: True to end the pass also when a more urgent request, or a newer request of the same type,
@@ -422,5 +423,5 @@ def get_executor(workspace: Workspace, reporter: JobReporter, *, for_engines: bo
 
 
 def choose_next_job_step(executor: Executor[Workspace], urgency: Urgency) -> Urgency | WaitStep:
-    """Returns the next step of a job with a running task: the urgency if a result is ready, or a wait for a result."""
+    """Returns the next step of a job with a running task. If a result is ready, this is the urgency, else a wait."""
     return urgency if executor.is_ready() else WaitStep(executor.is_ready)

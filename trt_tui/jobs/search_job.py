@@ -179,7 +179,8 @@ class SearchEvaluator:
         return accuracy
 
     def measure_accuracies_in_parallel(self, choose_configs: Callable[[int], Sequence[PrecisionConfig]]) -> Steps[None]:
-        """Measures the requested config in parallel with configs that may be requested next, if there are workers.
+        """Measures the requested config. If there are workers, they measure configs that may be requested next at the
+        same time.
 
         Nothing is measured in advance if one measurement takes less than `MIN_PARALLEL_S`, since a request to a worker
         takes longer.
@@ -328,8 +329,8 @@ class SearchEvaluator:
     def measure_alternative_ranges(
         self, groups: Sequence[FusionGroup], config: PrecisionConfig
     ) -> dict[str, dict[str, float]]:
-        """Returns the ranges (amax) of other range methods for the quantized tensors of some groups, by tensor and
-        method. Ranges equal to the current range are left out."""
+        """Returns the ranges (amax) that other range methods give to the quantized tensors of some groups, by tensor
+        and method. Ranges equal to the current one are omitted."""
         method_ranges = measure_ranges_by_method(self.workspace, self.reporter, groups, config, in_separate_pass=True)
         other_ranges: dict[str, dict[str, float]] = {}
         for group in groups:
@@ -960,7 +961,7 @@ class SearchJob:
 
     @property
     def _required_margins(self) -> Sequence[float]:
-        """The margin that the search requires for each tolerance; -inf without one."""
+        """The margin that the search requires for each tolerance; -inf for a tolerance without a margin."""
         return self.search.margins or [-math.inf] * len(self.targets)
 
     def _find_score_gaps(self, simulated_accuracy: Accuracy, accuracy: Accuracy) -> dict[int, float]:
@@ -1034,7 +1035,7 @@ class SearchJob:
         yield from self._evaluate_proposed_configs()
 
     def _find_qdq_removal(self, config: PrecisionConfig) -> Steps[QdqRemoval | None]:
-        """Returns the removal of the Q/DQ of a config that previews show as unused.
+        """Returns a removal of the Q/DQ of a config that its previews show as unused.
 
         None if no Q/DQ can be taken out, no preview is possible here, or this removal was tried before. Groups whose
         Q/DQ had to stay are not tried again.
@@ -1062,7 +1063,8 @@ class SearchJob:
         after: TargetResult,
         builds_needed_later: int,
     ) -> Steps[QdqRemoval]:
-        """Measures a removal of Q/DQ. Returns it with its accuracies, its latencies, and the reason of a rejection.
+        """Measures a removal of Q/DQ. Returns the removal with its accuracies and latencies, and with the reason if it
+        is rejected.
 
         A removal is rejected if the error grows, or if the engine is slower without the Q/DQ.
 
@@ -1232,7 +1234,7 @@ class SearchJob:
         return True
 
     def _confirm_with_engine(self) -> Steps[bool]:
-        """Builds the engine of the result and adds a remark about it. Returns True if the search continues."""
+        """Builds the engine of the result, and adds a remark about the engine. Returns True if the search continues."""
         is_going_on, remark = yield from self._check_engine_of_result()
         self.remarks += [remark] * bool(remark)
         return is_going_on

@@ -61,7 +61,8 @@ class FileCache:
 
     @staticmethod
     def make_key(*parts: object) -> str:
-        """Returns a cache key that depends on the ``repr`` of each part, and on the version and source of this program."""
+        """Returns a cache key. It depends on the ``repr`` of each part, and on the version and source of this
+        program."""
         return _hash_key_parts(trt_tui.__version__, ARITHMETIC_VERSION, source_sha256(), parts)
 
     def read(self, key: str) -> bytes | None:
@@ -189,7 +190,7 @@ def _hash_key_parts(*parts: object) -> str:
 
 
 def _record_checksum(key: str, data: bytes) -> bytes:
-    """Returns the checksum of a stored file. The key is a part of it, so that a renamed file is detected."""
+    """Returns the checksum of a stored file. The checksum covers the key, so that a renamed file is detected."""
     total = hashlib.sha256(key.encode())
     total.update(data)
     return total.digest()
@@ -268,7 +269,7 @@ class ResultStore:
         return stored_hash
 
     def make_result_key(self, workspace: Workspace, result_kind: str, config: PrecisionConfig, *more: object) -> str:
-        """Returns the cache key of a result, which contains everything that the result depends on."""
+        """Returns the cache key of a result, which depends on everything that the result depends on."""
         backend, source = workspace.backend, workspace.fingerprint
         ranges = ranges_stamp(workspace.ranges) if quantizes_activations(workspace.network, config) else ()
         sha256, data_sha256 = (source.sha256, source.data_sha256) if source is not None else ("", "")

@@ -89,7 +89,7 @@ def comparison_text(session: SessionState) -> str:
 
 
 def comparison_markdown(session: SessionState) -> str:
-    """Returns the report of a comparison in Markdown. It has also warnings, the judged outputs and the config."""
+    """Returns the report of a comparison in Markdown, with the warnings, the judged outputs and the config."""
     head, *sections = _comparison_sections(session, session.list_distinct_runs())
     runs = _list_reported_runs(session)
     output_columns, engine_columns = list_run_columns("outputs"), list_run_columns("engines")
@@ -369,7 +369,8 @@ def accuracy_table(session: SessionState, runs: Sequence[ReportedRun]) -> Table:
 
 
 def list_engine_runs(title: str, engine_result: EngineResult, run: str = "") -> list[ReportedRun]:
-    """Returns an engine as the rows of a table, with the simulation of the config that was built, if it is another one."""
+    """Returns an engine as table rows: the simulation of the built config, if it differs from the requested one, and
+    the engine."""
     if engine_result.failure_reason:
         return [ReportedRun(title, RunRow(), missing_text="not built")]
     return [
@@ -769,7 +770,8 @@ def _worst_sqnr_score(accuracy: Accuracy) -> float | None:
 
 
 def _choose_method_ranking(session: SessionState) -> tuple[str, Callable[[Accuracy], float | None]]:
-    """Returns the column by which range methods are ranked, that of the target's value, and a score, higher is better.
+    """Returns the column by which range methods are ranked, and a function that scores a method. A higher score is
+    better.
 
     The column is that of the SQNR if there is no target or its value is not measured.
     """
@@ -831,7 +833,7 @@ def method_comparison_table(session: SessionState) -> list[list[str]]:
 
 
 def find_best_range_method(session: SessionState) -> tuple[ev.RangeMethodResult, str]:
-    """Returns the best range method, and the title of the column that says so. Ties are decided by the SQNR."""
+    """Returns the best range method, and the title of the column that ranks it first. The SQNR decides ties."""
     title, score = _choose_method_ranking(session)
 
     def ranking_key(row: ev.RangeMethodResult) -> tuple[float, float]:

@@ -25,7 +25,7 @@ class SearchDoubt:
 
 @dataclass(frozen=True)
 class UserState:
-    """Everything in a session that its user changes. Undo and redo go from one of these states to another.
+    """Everything in a session that the user can change. Undo and redo restore such states.
 
     Two states are equal if their configs make the same decisions and the other fields are equal.
 
@@ -174,7 +174,7 @@ class ConfigNames(dict[PrecisionConfig, str]):
             self[config] = self.chosen_names[config] = name
 
     def find_numbered_name(self, config: PrecisionConfig) -> str:
-        """Returns the name that the program gave to a config before the user renamed it; its name if it has no other."""
+        """Returns the name that the program gave to a config. The user may have given it another name since."""
         return self._numbered_names.get(config, self.get(config, ""))
 
     def restore_chosen_names(self, chosen_names: Mapping[PrecisionConfig, str]) -> None:

@@ -98,7 +98,7 @@ def reset_raised_groups(session: SessionState, config: PrecisionConfig) -> Preci
 
 
 def find_raise_causes(session: SessionState, config: PrecisionConfig) -> dict[str, tuple[Cause, ...]]:
-    """Returns the causes of the losses for which the groups of a config are raised, by group name.
+    """Returns the causes of the losses that the raises of a config prevent, by name of the raised group.
 
     Groups whose loss was not measured with the default precision are left out.
     """
@@ -114,7 +114,8 @@ def find_raise_causes(session: SessionState, config: PrecisionConfig) -> dict[st
 def find_raised_group_causes(
     session: SessionState, configs_before_raise: Iterable[PrecisionConfig], group: FusionGroup
 ) -> tuple[Cause, ...] | None:
-    """Returns the causes of the loss of a group in the first config in which the loss was measured; None if in none.
+    """Returns the causes of the loss of a group in the first of the configs with a measured loss; None if no loss was
+    measured.
 
     Args:
         configs_before_raise: Configs in which the group is not raised.
@@ -134,7 +135,7 @@ def find_raised_group_causes(
 def list_configs_before_raise(
     session: SessionState, config: PrecisionConfig, group: FusionGroup
 ) -> list[PrecisionConfig]:
-    """Returns the configs in which the loss of a raised group shows. The group has its default precision in each.
+    """Returns configs in which a raised group has its default precision, so that its loss is visible.
 
     They are the config without any raises, and the runs of uniform precision. The result is [] for other groups.
     """
@@ -158,7 +159,8 @@ def find_tensor_range(
     tensor_stats: TensorStats,
     quantized_type: QuantizedType,
 ) -> float:
-    """Returns the range (amax) of a quantized tensor: of the model file, or else of the config, or else calibrated."""
+    """Returns the range (amax) of a quantized tensor. The model file decides first, then the config, then the
+    calibration."""
     if _uses_range_of_file(session, config, tensor):
         return session.opened_network.outline.quantized_ranges[tensor]
     if (range_choice := config.range_moves.get(tensor)) is not None:

@@ -420,7 +420,7 @@ class SessionFolder:
         ]
 
     def open_session(self, name: str, structure_hash: str, network_path: str, outline: NetworkOutline) -> SavedSession:
-        """Returns a saved session, which this program writes from now on in place of its previous session.
+        """Returns a saved session. From now on, this program writes that session in place of its previous one.
 
         If another program has the session open, this program writes a copy in a new file.
 
@@ -543,8 +543,7 @@ def _session_file_stem(structure_hash: str) -> str:
 
 
 class SessionWriter:
-    """The thread that writes saved sessions in the order of their requests. Of several waiting sessions only the newest
-    is written.
+    """The thread that writes saved sessions. Of several sessions that wait, only the newest is written.
 
     Python does not exit before the thread has finished. Only a kill loses a session that waits to be written.
 

@@ -650,7 +650,8 @@ class Session(SessionState):
         self.pending_requests.add_request(self._client.send_request(request), request, title)
 
     def _send_request_once(self, request: rq.Request) -> None:
-        """Sends a request, unless an equal one is pending that is not being stopped."""
+        """Sends a request, unless an equal request is pending. A pending request that is being stopped does not
+        count."""
         if not any(
             pending == request and not self.pending_requests.is_job_stopping(number)
             for number, pending in self.pending_requests.items()
@@ -743,7 +744,7 @@ class Session(SessionState):
             )
 
     def request_qdq_removal(self) -> None:
-        """Requests the config without unused Q/DQ, which becomes the current config as one change."""
+        """Requests a config without unused Q/DQ. The answer becomes the current config, as one change."""
         self.send_request(rq.RemoveUnusedQdq(self.config, self._list_groups_quantized_in_engine()))
 
     def find_unused_quantization(self, preview: Preview) -> tuple[UnusedQuantization, ...]:
@@ -840,7 +841,7 @@ class Session(SessionState):
         )
 
     def store_build_failure(self, config: PrecisionConfig, error: TrtTuiError) -> None:
-        """Stores the reason why a config has no engine or no executed export. The comparison continues without it."""
+        """Stores the reason why a config has no engine or no executed export. A comparison continues in spite of it."""
         self.error = None
         if self.builder is not None:
             self.results.store_engine_result(

@@ -227,8 +227,8 @@ class SessionState:
 
     @property
     def setup_record(self) -> dict[str, str]:
-        """The ranges in use, with their method and samples, and the flags of builds, as texts for reports. There is no
-        text for ranges if none are needed yet."""
+        """The ranges in use, with their method and samples, and the flags of builds, as texts for reports. If no ranges
+        are needed yet, their text is missing."""
         calibration, options = self.calibration or self.config_calibration, self.options
         flags = [
             f"TF32 {'on' if self.config.tf32 else 'off'}",
@@ -296,7 +296,7 @@ class SessionState:
 
     @property
     def current_user_state(self) -> UserState:
-        """Everything that the user changes, as it is now. The history contains copies of earlier states."""
+        """The current values of everything that the user can change. The history contains copies of earlier states."""
         return UserState(
             self.config,
             self.target_text or "",
@@ -337,7 +337,7 @@ class SessionState:
 
     @property
     def exit_code_run(self) -> str:
-        """The key of the run that decides the exit code: the config if there is one, or the last run."""
+        """The key of the run that decides the exit code: that of the config, or else of the last run."""
         if self.automatic or self.has_own_config:
             return "config"
         return self.options.runs[-1] if self.options.runs else "int8"
@@ -407,7 +407,7 @@ class SessionState:
         )
 
     def _compute_float_work_share(self, outline: NetworkOutline) -> FloatWorkShare | None:
-        """Returns the share of the config's work in floating point, counted over all groups.
+        """Returns the share of the config's work that is done in floating point, over all groups.
 
         The result is cached, because it is needed at every key press.
         """
@@ -674,7 +674,7 @@ class SessionState:
         return miss_reasons
 
     def engine_spread_lines(self) -> list[str]:
-        """Returns the lines about the spread between several engines.
+        """Returns the lines about the spread of accuracy between several engines.
 
         If only some of the engines miss the target, the last line names these.
         """
@@ -708,8 +708,8 @@ class SessionState:
 
     @property
     def production_agreement(self) -> tuple[bool, str] | None:
-        """True if the outputs of production agree with those of the tested run, and a sentence about it; None if
-        unknown."""
+        """A pair: True if the outputs of production agree with those of the tested run, and a sentence about it. None
+        if unknown."""
         rows = self.list_stage_accuracies()
         for stage, accuracy in rows:
             if stage.run.name == PRODUCTION_STAGE and stage.other_accuracies:

@@ -51,7 +51,7 @@ def fit_key_hints(template: str, width: int) -> Content:
 class KeyHints(Static):
     """The line of keys of a dialog. It replaces the footer of the main screen.
 
-    If they do not fit, entries are omitted from the last but one on.
+    If the keys do not fit, entries are omitted from the last but one on.
 
     Args:
         template: The keys as action ids in braces, each with its effect: ``{open} selects  {close} close``. Two
