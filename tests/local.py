@@ -24,7 +24,7 @@ from tests.driven import LocalClient, SharedStore
 from tests.standins.null import LOADED, NullBackend, NullBuilder, NullRunner, execute
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
-from trt_tui.core.lowering.gated.pieces import split_into_pieces
+from trt_tui.core.lowering.gated.pieces import split_graph_into_pieces
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.jobs import events as ev
@@ -153,7 +153,7 @@ def split_graph(graph: GatedGraph, *arguments: Any, **options: Any) -> list[ir.M
     """The pieces of a gated graph, which are made and loaded once for all sessions."""
     key = id(graph), arguments, *options.items()
     if key not in _pieces:
-        _pieces[key] = graph, [*split_into_pieces(graph, *arguments, **options)]
+        _pieces[key] = graph, [*split_graph_into_pieces(graph, *arguments, **options)]
         for piece in _pieces[key][1]:
             piece.meta[LOADED] = NullBackend().load(piece)
     return _pieces[key][1]
@@ -198,7 +198,7 @@ class NullClient(LocalClient):
             "get_engine_builder": lambda *_, **__: builder,
             "execute_exported_file": execute,
             "build_gated_graph": build_graph,
-            "split_into_pieces": split_graph,
+            "split_graph_into_pieces": split_graph,
         }
 
     def _deliver(self, event: ev.Event) -> None:

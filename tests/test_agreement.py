@@ -13,12 +13,12 @@ from trt_tui.core.measure.engine_agreement import (
     MIN_FP32_SQNR_DB,
     UNEXPLAINED_GAP_DB,
     engine_fault_text,
+    engine_sqnr_gap_db,
     engine_variation_notes,
     find_engine_divergence,
     find_unquantized_groups_caveat,
     fp32_engine_fault_text,
     has_unrequested_precision,
-    sqnr_gap_of_engine_db,
     suggest_engine_checks,
 )
 from trt_tui.core.measure.results import (
@@ -59,30 +59,30 @@ def unet(named_network):
 
 
 def test_the_gap_is_the_largest_of_the_outputs() -> None:
-    assert sqnr_gap_of_engine_db(verdict(y=20.0), verdict(y=15.0)) == 5.0
-    assert sqnr_gap_of_engine_db(verdict(y=20.0), verdict(y=26.0)) == -6.0
-    assert sqnr_gap_of_engine_db(verdict(y=20.0, z=30.0), verdict(y=19.0, z=22.0)) == 8.0
-    assert sqnr_gap_of_engine_db(verdict(y=20.0, z=None), verdict(y=19.0, z=22.0)) == 1.0
+    assert engine_sqnr_gap_db(verdict(y=20.0), verdict(y=15.0)) == 5.0
+    assert engine_sqnr_gap_db(verdict(y=20.0), verdict(y=26.0)) == -6.0
+    assert engine_sqnr_gap_db(verdict(y=20.0, z=30.0), verdict(y=19.0, z=22.0)) == 8.0
+    assert engine_sqnr_gap_db(verdict(y=20.0, z=None), verdict(y=19.0, z=22.0)) == 1.0
 
 
 def test_there_is_no_gap_without_figures_on_both_sides() -> None:
     assert (
-        sqnr_gap_of_engine_db(None, verdict(y=1.0))
-        is sqnr_gap_of_engine_db(verdict(y=1.0), None)
-        is sqnr_gap_of_engine_db(None, None)
+        engine_sqnr_gap_db(None, verdict(y=1.0))
+        is engine_sqnr_gap_db(verdict(y=1.0), None)
+        is engine_sqnr_gap_db(None, None)
         is None
     )
     assert (
-        sqnr_gap_of_engine_db(verdict(y=20.0), verdict(z=1.0))
-        is sqnr_gap_of_engine_db(verdict(y=None), verdict(y=20.0))
+        engine_sqnr_gap_db(verdict(y=20.0), verdict(z=1.0))
+        is engine_sqnr_gap_db(verdict(y=None), verdict(y=20.0))
         is None
     )
     assert (
-        sqnr_gap_of_engine_db(verdict(y=20.0), verdict(y=ErrorMetrics(nan=3)))
-        is sqnr_gap_of_engine_db(verdict(), verdict())
+        engine_sqnr_gap_db(verdict(y=20.0), verdict(y=ErrorMetrics(nan=3)))
+        is engine_sqnr_gap_db(verdict(), verdict())
         is None
     )
-    assert sqnr_gap_of_engine_db(verdict(y=ErrorMetrics(mismatch=0.1)), verdict(y=ErrorMetrics(mismatch=0.2))) is None
+    assert engine_sqnr_gap_db(verdict(y=ErrorMetrics(mismatch=0.1)), verdict(y=ErrorMetrics(mismatch=0.2))) is None
 
 
 def test_an_fp32_engine_that_agrees_has_no_fault() -> None:

@@ -31,7 +31,7 @@ from trt_tui.core.moves.constant_moves import (
     make_attention_scale_move,
     placement_refusal_reason,
 )
-from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision_of_groups
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -344,7 +344,7 @@ def test_a_quantized_file_is_scaled_once(opened, backend, tmp_path):
     )
     network = open_network(tmp_path / "quantized.onnx")
     groups = [network.find_group(layer) for layer in ("/q/MatMul", "/qk/MatMul")]
-    config = replace_file_precision(PrecisionConfig.from_precision(Precision.FILE), groups).with_moves(
+    config = replace_file_precision_of_groups(PrecisionConfig.from_precision(Precision.FILE), groups).with_moves(
         {"/qk/MatMul": make_attention_scale_move(network, "/qk/MatMul", QUERY)}
     )
     with backend.load(lower_from_source_model(network, config, ranges).model, optimize=False) as runner:

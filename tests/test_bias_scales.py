@@ -13,7 +13,7 @@ from trt_tui import demo
 from trt_tui.backends.onnxruntime import ExportedFileRunner
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import raise_weight_scales_for_bias
-from trt_tui.core.lowering.folded_constants import FoldedConstants
+from trt_tui.core.lowering.edited_constants import EditedConstants
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import (
@@ -139,7 +139,7 @@ def test_onnx_runtime_computes_what_is_simulated_with_its_fusions(
 
 
 def first_scale(network, config, ranges, constants=None):
-    ruling = rulebook.plan_lowering(network, config, ranges, folded_constants=constants)[network.groups[0].name]
+    ruling = rulebook.plan_lowering(network, config, ranges, edited_constants=constants)[network.groups[0].name]
     return next(scale for site, scale in ruling.scales.items() if site.role == "weight")
 
 
@@ -150,7 +150,7 @@ def test_a_corrected_bias_counts(backend, opened):
     shift = np.zeros(8, np.float32)
     shift[5] = 6e4
     moved = config.with_moves({network.groups[0].name: BiasCorrectionMove(encode_vector(shift))})
-    scale = first_scale(network, moved, ranges, FoldedConstants(network, moved))
+    scale = first_scale(network, moved, ranges, EditedConstants(network, moved))
     assert np.flatnonzero(scale.values != scale.original_values).tolist() == [5]
     typed = lower_to_typed_network(network, moved, ranges)
     assert any("channel 5" in note for note in typed.notes)

@@ -13,8 +13,8 @@ from trt_tui.core.measure.error_metrics import (
     AccuracyIntervals,
     BootstrapSampler,
     ConfidenceInterval,
-    compute_error_sums_by_sample,
     compute_metric_interval,
+    compute_sample_sum_table,
     draw_resamples,
     percentile_interval,
     rate_interval,
@@ -34,9 +34,7 @@ def drawing(reference=REFERENCE, test=TEST, rows=8, shared=False):
     made = BootstrapSampler()
     for start in range(0, len(reference), rows):
         part = slice(start, start + rows)
-        made.add_float_output_sums(
-            "y", compute_error_sums_by_sample(reference[part], test[part], 0 if shared else rows)
-        )
+        made.add_float_output_sums("y", compute_sample_sum_table(reference[part], test[part], 0 if shared else rows))
     return made
 
 
@@ -57,7 +55,7 @@ def test_the_worst_of_two_outputs_is_taken_draw_by_draw():
     for start in range(0, 24, 8):
         part = slice(start, start + 8)
         made.add_float_output_sums(
-            "z", compute_error_sums_by_sample(REFERENCE[part], REFERENCE[part] * (0.85 if start else 0.999), 8)
+            "z", compute_sample_sum_table(REFERENCE[part], REFERENCE[part] * (0.85 if start else 0.999), 8)
         )
         made.add_integer_output("class", np.arange(8), np.arange(8) + (start > 0), 8)
         made.add_top1_agreement(np.arange(8) < 6)

@@ -28,7 +28,7 @@ from trt_tui.core.measure.causes import (
     GroupDetails,
     are_shares_conclusive,
     find_causes,
-    find_vanishing_values,
+    find_worst_underflow,
     list_groups_to_explain,
 )
 from trt_tui.core.measure.error_metrics import ErrorMetrics
@@ -527,7 +527,7 @@ def test_values_that_vanish_inside_a_fused_layer(facts_of, factor):
     x = b.node("Mul", [x, b.weight("d", np.float32(1 / np.sqrt(factor)))], "/fourth")
     b.node("MatMul", [x, b.kernel("w", (16, 16), 16)], "/fc", output="y")
     facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": vectors()})
-    found, vanishing = texts(facts), [find_vanishing_values(one) for one in facts.values()]
+    found, vanishing = texts(facts), [find_worst_underflow(one) for one in facts.values()]
     if factor == 1e-1:
         assert found == {} and vanishing == [None] * len(vanishing)
         return

@@ -20,11 +20,11 @@ from trt_tui.core.moves.constant_moves import (
     ScalePlacement,
     SmoothQuantMove,
     attention_scale_refusal_reason,
+    channel_scaling_refusal_reason,
     encode_vector,
     equalization_refusal_reason,
     make_attention_scale_move,
     placement_refusal_reason,
-    scaling_refusal_reason,
 )
 from trt_tui.core.precision import Precision
 
@@ -247,7 +247,7 @@ def test_channels_are_scaled_through_operators_that_commute(form, opened, backen
 def test_channels_stay_where_an_operator_does_not_commute(form, reason, opened):
     network = opened(pair(**form))
     name = network.find_group("/first/Conv" if form.get("images", True) else "/first/MatMul").name
-    assert reason in scaling_refusal_reason(network, name)
+    assert reason in channel_scaling_refusal_reason(network, name)
 
 
 @pytest.mark.parametrize("operator", ["Einsum", "Attention", "MultiHeadAttention"])
@@ -271,7 +271,7 @@ def test_operators_that_are_not_followed_are_named(operator, opened):
         )
     b.node("MatMul", [y, b.kernel("out.weight", (8, 8), 8)], "/out", output="y")
     network = opened(b.model([floats("x", 2, 5, 8)], [floats("y", None, None, None)], domains=["com.microsoft"]))
-    reason = scaling_refusal_reason(network, "/q/MatMul")
+    reason = channel_scaling_refusal_reason(network, "/q/MatMul")
     assert reason == f"/attn/{operator} ({operator}) reads /q/MatMul_output_0, and would see the scaled channels"
     assert attention_scale_refusal_reason(network, network.find_group(f"/attn/{operator}").name)
 

@@ -11,7 +11,11 @@ import onnx
 import pytest
 
 from tests.schemas import mismatches
-from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, write_calibration_cache
+from trt_tui.core.calibration.cache import (
+    read_calibration_cache,
+    read_calibration_cache_header,
+    write_calibration_cache,
+)
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
@@ -238,7 +242,7 @@ def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):
     code, _, err = run(
         "export", mlp.model, "--config", tmp_path / "own.json", "--format", "calibration-cache", "-o", cache
     )
-    assert code == 0 and read_cache_header(cache).range_method == "minmax", err
+    assert code == 0 and read_calibration_cache_header(cache).range_method == "minmax", err
 
 
 def test_inspect_prints_the_tree(run, mlp):

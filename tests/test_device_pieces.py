@@ -17,7 +17,7 @@ from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.gated.pieces import split_into_pieces
+from trt_tui.core.lowering.gated.pieces import split_graph_into_pieces
 from trt_tui.core.measure import piecewise_runner, simulation
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
@@ -258,7 +258,7 @@ def test_sizes_of_tensors_cross_no_cut_on_a_device(opened):
         b.node("Relu", [x], "/last", output="y")
         network = opened(b.model([floats("x", "n", 4)], [floats("y", "n", 4)]))
         gated = build_gated_graph(network, float_types=(FP16,), boundary_types=(FP16,), gates_as_data=True)
-        pieces = list(split_into_pieces(gated, 3, for_device=True))
+        pieces = list(split_graph_into_pieces(gated, 3, for_device=True))
         assert (len(pieces) == 1) is shared
         inner = {value.name for piece in pieces[:-1] for value in piece.graph.outputs}
         assert not [
@@ -350,7 +350,7 @@ def test_large_results_and_few_layers_keep_the_form_that_computes_less(monkeypat
 
 
 def test_a_piece_is_copied_only_when_it_is_asked_for(named_network):
-    pieces = split_into_pieces(build_gated_graph(named_network("small_resnet"), gates_as_data=True))
+    pieces = split_graph_into_pieces(build_gated_graph(named_network("small_resnet"), gates_as_data=True))
     assert next(pieces) is not None and pieces.gi_frame is not None
 
 

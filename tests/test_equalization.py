@@ -15,7 +15,7 @@ from tests.networks.chained import chained, inverted_residuals, skewed
 from tests.test_free import transformer
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.folded_constants import refuse_edits_under_file_precision, toggle_fp32
+from trt_tui.core.lowering.edited_constants import refuse_edits_under_file_precision, toggle_fp32
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import zero_cost_kinds
@@ -120,9 +120,9 @@ def moves_of(network, samples, backend, formula="0.5", *, method="minmax", confi
     ]
     zero_cost_kinds.measure_channel_extrema(network, tensors, samples, backend, extrema)
     limits = {
-        group: zero_cost_kinds.find_channel_limits(scaling, extrema, [extrema]) for group, scaling in scalings.items()
+        group: zero_cost_kinds.compute_factor_limits(scaling, extrema, [extrema]) for group, scaling in scalings.items()
     }
-    factors = zero_cost_kinds.compute_factors(network, scalings, formula, extrema, limits)
+    factors = zero_cost_kinds.compute_channel_factors(network, scalings, formula, extrema, limits)
     ranges = calibrate(network.model, network.calibrated_tensors, samples, backend, method=method).ranges
     (range_set,) = zero_cost_kinds.measure_divided_ranges(
         network, config, scalings, [factors], extrema, ranges, method, samples, backend
@@ -396,7 +396,7 @@ def test_layers_in_file_precision_leave_it_or_are_left_alone(opened, backend, tm
     (offered,) = KIND.make_proposals(replace(context, may_replace_file_precision=True))
     assert offered.label.endswith("no longer in file precision")
     for subject in offered.config.get_moves(EqualizationMove):
-        for name in KIND.find_changed_parts(network, subject)[1]:
+        for name in KIND.find_changed_tensors_and_groups(network, subject)[1]:
             assert offered.config.precision_of(network.get_group(name)) is INT8
     assert sqnr_db(context, offered.config) > sqnr_db(context, config)
     changed = next(group for group in network.groups if offered.config.precision_of(group) is INT8)

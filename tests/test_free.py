@@ -26,8 +26,8 @@ from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import (
     SmoothQuantMove,
+    channel_scaling_refusal_reason,
     decode_vector,
-    scaling_refusal_reason,
 )
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
@@ -102,7 +102,7 @@ def with_everything(network, config, ranges, data, backend, kinds):
     if "rewrite" in kinds:
         config = config.with_moves(zero_cost_kinds.propose_normalisation_rewrites(network, groups))
     if "smooth" in kinds:
-        norms = [name for name in network.zero_cost_support.norms if not scaling_refusal_reason(network, name)]
+        norms = [name for name in network.zero_cost_support.norms if not channel_scaling_refusal_reason(network, name)]
         config = add_zero_cost_moves(
             config, network, zero_cost_kinds.measure_smoothquant_moves(network, norms, data, backend)
         )
@@ -153,7 +153,7 @@ def test_a_division_by_an_exponential_is_no_normalisation(opened):
 def test_channels_that_something_else_reads_are_not_scaled(form, why, opened):
     network = opened(transformer(**form))
     (name,) = network.zero_cost_support.norms
-    reason = scaling_refusal_reason(network, name)
+    reason = channel_scaling_refusal_reason(network, name)
     assert reason and why in reason
 
 

@@ -13,9 +13,9 @@ from tests.measuring import verdict
 from tests.schemas import mismatches
 from trt_tui.backends.registry import get_simulation_backend
 from trt_tui.core.calibration.cache import (
-    CacheHeader,
-    read_cache_header,
+    CalibrationCacheHeader,
     read_calibration_cache,
+    read_calibration_cache_header,
     write_calibration_cache,
 )
 from trt_tui.core.calibration.calibration import calibrate
@@ -132,7 +132,7 @@ def half_by_metric(run, fp16):
 
 
 OFF = {f"t{index}": (8.0, 2.0) for index in range(5)}
-ENTROPY = CacheHeader("8.6.1", "EntropyCalibration2")
+ENTROPY = CalibrationCacheHeader("8.6.1", "EntropyCalibration2")
 FEW, MANY = RNG.normal(size=(6, 3, 4, 4)), RNG.normal(size=(48, 3, 4, 4))
 
 CASES = [  # guard, what it warns of, what it does not
@@ -184,7 +184,7 @@ CASES = [  # guard, what it warns of, what it does not
     ),
     (
         "foreign-cache",
-        ranges(CACHE_SOURCE, cache_header=CacheHeader("7.1.3", "EntropyCalibration2")),
+        ranges(CACHE_SOURCE, cache_header=CalibrationCacheHeader("7.1.3", "EntropyCalibration2")),
         ranges(CACHE_SOURCE, cache_header=ENTROPY),
     ),
     (
@@ -194,8 +194,14 @@ CASES = [  # guard, what it warns of, what it does not
     ),
     (
         "foreign-cache",
-        ranges(CACHE_SOURCE, cache_header=CacheHeader("10.3.0", "MinMaxCalibration"), requested_method="percentile"),
-        ranges(CACHE_SOURCE, cache_header=CacheHeader("10.3.0", "MinMaxCalibration"), requested_method="minmax"),
+        ranges(
+            CACHE_SOURCE,
+            cache_header=CalibrationCacheHeader("10.3.0", "MinMaxCalibration"),
+            requested_method="percentile",
+        ),
+        ranges(
+            CACHE_SOURCE, cache_header=CalibrationCacheHeader("10.3.0", "MinMaxCalibration"), requested_method="minmax"
+        ),
     ),
     ("few-samples", ranges(calibration_samples=31), ranges(calibration_samples=32)),
     ("few-samples", ranges(CONFIG_SOURCE, calibration_samples=31), ranges(CONFIG_SOURCE, calibration_samples=32)),
@@ -508,7 +514,7 @@ def test_what_a_warning_says():
 )
 def test_the_first_line_of_a_cache(tmp_path, line, release, method):
     (tmp_path / "c").write_text(line + "\n")
-    header = read_cache_header(tmp_path / "c")
+    header = read_calibration_cache_header(tmp_path / "c")
     assert (header.release, header.range_method) == (release, method)
 
 
@@ -656,7 +662,7 @@ def test_a_cache_states_the_method_that_made_it(resnet, run, tmp_path):
         code, out, err = run(*argv, *options, "--format", kind, "-o", tmp_path / name)
         assert code == 0, err
         cache = next(line for line in out.split() if line.endswith(".cache"))
-        assert read_cache_header(cache).algorithm == algorithm and read_calibration_cache(cache)
+        assert read_calibration_cache_header(cache).algorithm == algorithm and read_calibration_cache(cache)
     assert "--calibration-base-class IInt8MinMaxCalibrator" in (tmp_path / "p.py").read_text().replace("\\\n", "")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests import networks
 from tests.driven import DrivenWorker, of, save_mlp, values
-from trt_tui.core.data.samples import choose_held_out_feeds, find_shared_feeds, load_samples
+from trt_tui.core.data.samples import choose_held_out_feeds, find_feeds_with_shared_samples, load_samples
 from trt_tui.core.measure.group_sweep import SAMPLE_ERRORS, SINGLE_SAMPLES
 from trt_tui.core.measure.target import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
@@ -65,9 +65,9 @@ def test_shared_samples_are_found_in_other_batches_and_files(tmp_path):
     values = np.load(options.data)["x"]
     np.savez(tmp_path / "some.npz", x=values[[13, 1, 2]])
     samples = load_samples(options.data, inputs, batch=4)
-    assert find_shared_feeds(samples, load_samples(str(tmp_path / "some.npz"), inputs, batch=1)) == {0, 3}
+    assert find_feeds_with_shared_samples(samples, load_samples(str(tmp_path / "some.npz"), inputs, batch=1)) == {0, 3}
     np.savez(tmp_path / "none.npz", x=values + 1)
-    assert not find_shared_feeds(samples, load_samples(str(tmp_path / "none.npz"), inputs))
+    assert not find_feeds_with_shared_samples(samples, load_samples(str(tmp_path / "none.npz"), inputs))
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_a_run_is_judged_on_all_samples_that_did_not_calibrate_it(tmp_path):
     fp16, int8 = measured["fp16"], measured["int8"]
     assert (fp16.samples, fp16.total, int8.samples, int8.total) == (64, 64, 48, 48)
     assert fp16.outputs["y"].worst_index == 3 and int8.outputs["y"].worst_index not in (*range(8), *range(32, 40))
-    others, name = fp16.on_compared_samples, fp16.worst_output[0]
+    others, name = fp16.accuracy_on_compared_samples, fp16.worst_output[0]
     assert others.outputs[name].errors.max_abs < fp16.outputs[name].errors.max_abs / 100
-    assert int8.on_compared_samples is int8
+    assert int8.accuracy_on_compared_samples is int8
 
 
 @pytest.mark.parametrize("row", [3, 35, 12])

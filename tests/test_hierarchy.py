@@ -15,9 +15,9 @@ from trt_tui.core.network.layer_tree import (
     UngroupedRow,
     build_scope_tree,
     find_repeated_blocks,
+    iterate_rows_with_depth,
     read_scope_from_metadata,
     render_tree,
-    walk_rows,
 )
 from trt_tui.core.network.layers import Layer, LayerKind
 from trt_tui.core.network.model_editing import SCOPE_KEY
@@ -48,7 +48,7 @@ def opened(tmp_path):
 def rows(tree: Scope) -> dict[str, object]:
     """All rows by the labels on the way to them."""
     result, above = {}, []
-    for depth, row in walk_rows(tree):
+    for depth, row in iterate_rows_with_depth(tree):
         del above[depth:]
         above.append(row.label)
         result["|".join(above)] = row
@@ -88,16 +88,18 @@ def test_calls_of_inlined_functions_are_scopes_below_the_metadata():
 def test_every_group_has_one_row_and_scopes_list_what_is_below(opened):
     for model in (networks.vit(), networks.bert(), networks.small_resnet(), light("inception_v1")):
         network, tree = opened(model)
-        named = [row.group.name for _, row in walk_rows(tree) if isinstance(row, GroupRow)]
+        named = [row.group.name for _, row in iterate_rows_with_depth(tree) if isinstance(row, GroupRow)]
         assert sorted(named) == sorted(group.name for group in network.groups)
         assert list(tree.groups) == named
-        paths = [row.path for _, row in walk_rows(tree)]
+        paths = [row.path for _, row in iterate_rows_with_depth(tree)]
         assert len(set(paths)) == len(paths)
-        for _, row in walk_rows(tree):
+        for _, row in iterate_rows_with_depth(tree):
             if isinstance(row, Scope):
                 assert len(row.children) > 1
                 assert len({child.label for child in row.children}) == len(row.children)
-                assert list(row.groups) == [r.group.name for _, r in walk_rows(row) if isinstance(r, GroupRow)]
+                assert list(row.groups) == [
+                    r.group.name for _, r in iterate_rows_with_depth(row) if isinstance(r, GroupRow)
+                ]
 
 
 def layer(
@@ -226,7 +228,7 @@ def test_any_names_give_a_tree_with_each_layer_once():
     for _ in range(200):
         names = {"".join(random.choices("ab01./_: ", k=random.randint(1, 12))) for _ in range(20)}
         tree = build_scope_tree([layer(name, i, LayerKind.OPAQUE) for i, name in enumerate(sorted(names))], [])
-        found = [row for _, row in walk_rows(tree)]
+        found = [row for _, row in iterate_rows_with_depth(tree)]
         assert sorted(row.layer.name for row in found if isinstance(row, UngroupedRow)) == sorted(names)
         assert len({row.path for row in found}) == len(found)
 

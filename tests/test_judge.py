@@ -18,7 +18,7 @@ from trt_tui.core.measure.judged_outputs import (
     INTEGER_KIND,
     AxisSlice,
     JudgedOutput,
-    find_outputs_computed_behind_selection,
+    find_partly_judged_output_reasons,
     find_unmasked_elements,
     list_tensor_outputs,
     select_judged_outputs,
@@ -165,7 +165,7 @@ def test_what_a_selection_takes_values_from_is_judged_too(opened, select):
     network = opened(b.model([floats("x", 1, 6, 8)], [floats("y", 1, 2, 1)]))
     judged = ["y"] if select == "multiply" else ["points", "scores"]
     assert sorted(names(select_judged_outputs(network))) == judged
-    unjudged = find_outputs_computed_behind_selection(network)
+    unjudged = find_partly_judged_output_reasons(network)
     assert list(unjudged) == (["y"] if select == "compute" else [])
     assert select != "compute" or "/exp" in unjudged["y"]
 
@@ -175,7 +175,7 @@ def test_values_at_the_places_of_a_mask_of_the_inputs_are_judged_themselves(open
     places = b.node("Transpose", [b.node("NonZero", ["mask"], "/places")], "/turn", perm=[1, 0])
     b.node("GatherND", [b.gemm("x", (8, 4), "/head"), places], "/kept", output="y")
     network = opened(b.model([floats("x", 6, 8), integers("mask", 6)], [floats("y", "n", 4)]))
-    assert names(select_judged_outputs(network)) == ["y"] and not find_outputs_computed_behind_selection(network)
+    assert names(select_judged_outputs(network)) == ["y"] and not find_partly_judged_output_reasons(network)
 
 
 def test_a_class_as_a_row_of_floats_has_no_layer_behind_its_selection(opened):
@@ -186,7 +186,7 @@ def test_a_class_as_a_row_of_floats_has_no_layer_behind_its_selection(opened):
     b.weight("ends_0", np.float32(0))
     network = opened(b.model([floats("x", "batch", 8)], [floats("y", "batch", 4)]))
     assert names(select_judged_outputs(network)) == ["logits"]
-    assert not find_outputs_computed_behind_selection(network)
+    assert not find_partly_judged_output_reasons(network)
 
 
 def test_an_output_without_values_is_not_judged(opened):

@@ -16,7 +16,7 @@ from trt_tui.core.measure import error_metrics
 from trt_tui.core.measure.error_metrics import (
     ErrorMetrics,
     ErrorSums,
-    compute_error_sums_by_sample,
+    compute_sample_sum_table,
     compute_sqnr_db_by_sample,
 )
 from trt_tui.core.measure.user_metric import load_metric
@@ -100,7 +100,7 @@ def test_each_sample_has_its_own_sqnr():
     reference, test = pair(shape=(4, 30))
     test[1] = reference[1]
     test[2, 3] = np.nan
-    found = compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, test, len(reference)))
+    found = compute_sqnr_db_by_sample(compute_sample_sum_table(reference, test, len(reference)))
     assert found[1] == np.inf and found[2] == -np.inf
     for index in (0, 3):
         assert found[index] == pytest.approx(errors_between(reference[index], test[index]).sqnr_db)
@@ -113,8 +113,8 @@ def test_the_infinities_of_a_mask_hide_no_error():
     rest = errors_between(reference[:, 4:], test[:, 4:])
     assert errors_between(masked, found).sqnr_db == pytest.approx(rest.sqnr_db)
     assert errors_between(masked, found).cosine == pytest.approx(rest.cosine)
-    assert compute_sqnr_db_by_sample(compute_error_sums_by_sample(masked, found, len(masked))) == pytest.approx(
-        compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference[:, 4:], test[:, 4:], len(reference)))
+    assert compute_sqnr_db_by_sample(compute_sample_sum_table(masked, found, len(masked))) == pytest.approx(
+        compute_sqnr_db_by_sample(compute_sample_sum_table(reference[:, 4:], test[:, 4:], len(reference)))
     )
     sums = ErrorSums()
     sums.add_tensor_pair(masked, found)
@@ -125,7 +125,7 @@ def test_the_infinities_of_a_mask_hide_no_error():
 def test_a_sample_without_signal_has_no_sqnr_unless_it_is_exact_or_broken():
     reference = np.zeros((4, 3))
     test = np.array([[0, 0, 0], [1, 0, 0], [np.nan, 0, 0], [0, np.inf, 0]])
-    found = compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, test, len(reference)))
+    found = compute_sqnr_db_by_sample(compute_sample_sum_table(reference, test, len(reference)))
     assert found[0] == np.inf and np.isnan(found[1]) and list(found[2:]) == [-np.inf, -np.inf]
 
 

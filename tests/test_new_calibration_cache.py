@@ -11,7 +11,11 @@ import pytest
 
 from tests.driven import save_mlp
 from tests.networks import Builder, floats
-from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, write_calibration_cache
+from trt_tui.core.calibration.cache import (
+    read_calibration_cache,
+    read_calibration_cache_header,
+    write_calibration_cache,
+)
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
@@ -66,7 +70,7 @@ def test_what_is_written_is_read_by_the_next_run_with_the_same_results(run, tmp_
     written = Path("new.cache").read_bytes()
     assert (
         set(read_calibration_cache("new.cache")) == set(tensors)
-        and read_cache_header("new.cache").range_method == method
+        and read_calibration_cache_header("new.cache").range_method == method
     )
     code, out, said = run(*shared, "--calib-cache", "new.cache", "--json", "second.json")
     assert code == 0 and "ranges of new.cache" in out and "Wrote new.cache" not in said, said

@@ -24,7 +24,7 @@ from trt_tui.core.calibration.cache import read_calibration_cache
 from trt_tui.core.data.batches import ShapeRange, parse_additional_profiles
 from trt_tui.core.exporters.build_commands import (
     TrtexecFiles,
-    build_trtexec_command_lines,
+    build_command_lines_for_constraints,
     polygraphy_command,
     polygraphy_script,
     trtexec_script,
@@ -34,7 +34,7 @@ from trt_tui.core.exporters.modelopt import (
     build_name_patterns,
     find_modelopt_exclusions,
     modelopt_record,
-    write_modelopt,
+    write_modelopt_record,
 )
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.importers.commands import read_builder_options
@@ -110,7 +110,7 @@ def entries(text):
 
 
 def lines_by_name(*arguments, **options):
-    return {line.name: line for line in build_trtexec_command_lines(*arguments, **options)}
+    return {line.name: line for line in build_command_lines_for_constraints(*arguments, **options)}
 
 
 def test_trtexec_is_told_what_was_lowered(resnet):
@@ -138,7 +138,7 @@ def test_trtexec_is_told_what_was_lowered(resnet):
 def test_every_profile_stands_behind_its_number(resnet):
     network, config, weak = resnet
     asked = BuilderOptions(profiles=("image:8x3x32x32", "image:9x3x32x32:10x3x32x32:12x3x32x32"))
-    for line in build_trtexec_command_lines(network, config, weak, shapes=IMAGE, builder_options=asked):
+    for line in build_command_lines_for_constraints(network, config, weak, shapes=IMAGE, builder_options=asked):
         words = line.argv[line.argv.index("--profile=0") :][:12]
         assert [word for word in words if "opt" in word or "profile" in word] == [
             "--profile=0",
@@ -153,7 +153,7 @@ def test_every_profile_stands_behind_its_number(resnet):
     command = " ".join(polygraphy_command(weak, shapes=IMAGE, more_profiles=further, builder_options=asked))
     assert command.count("--trt-min-shapes") == 3 and command.index("[4,3,32,32]") < command.index("[8,3,32,32]")
     with pytest.raises(InputError, match="no input 'other'"):
-        build_trtexec_command_lines(
+        build_command_lines_for_constraints(
             network, config, weak, shapes=IMAGE, builder_options=BuilderOptions(profiles=("image:8x3x32x32,other:1",))
         )
 
@@ -235,7 +235,7 @@ def test_polygraphy_needs_all_tactic_sources():
 def test_tf32_files_and_the_level_stand_in_every_line(resnet):
     network, config, weak = resnet
     files = TrtexecFiles("t.onnx", "b.onnx", "c.cache", "e.plan")
-    for line in build_trtexec_command_lines(
+    for line in build_command_lines_for_constraints(
         network, replace(config, tf32=True), weak, files, builder_options=PRODUCTION
     ):
         told = options(line.argv)
@@ -248,11 +248,13 @@ def test_tf32_files_and_the_level_stand_in_every_line(resnet):
         sources = None if line.name == "11" else SOURCES
         assert told.get("--tacticSources") == sources and ("throws" in " ".join(line.comments)) == (sources is None)
         assert not any("Shapes" in option for option in told)
-    assert [line.name for line in build_trtexec_command_lines(network, config)] == ["10", "11"]
+    assert [line.name for line in build_command_lines_for_constraints(network, config)] == ["10", "11"]
 
 
 def test_shapes_are_told_as_trtexec_wants_them(opened, awkward):
-    static = build_trtexec_command_lines(awkward, PrecisionConfig(), shapes={"x": ShapeRange((2, 4), (2, 4), (2, 4))})
+    static = build_command_lines_for_constraints(
+        awkward, PrecisionConfig(), shapes={"x": ShapeRange((2, 4), (2, 4), (2, 4))}
+    )
     assert not any("Shapes" in word for line in static for word in line.argv)
     b = Builder()
     b.node("Add", [b.gemm("a:b", (8, 4), "/fc"), "fixed"], "/sum", output="y")
@@ -268,7 +270,7 @@ def test_shapes_are_told_as_trtexec_wants_them(opened, awkward):
     b.gemm("a,b", (8, 4), "/fc", output="y")
     one = opened(b.model([floats("a,b", "batch", 8)], [floats("y", "batch", 4)], name="comma"))
     with pytest.raises(InputError, match="a,b"):
-        build_trtexec_command_lines(one, PrecisionConfig(), shapes={"a,b": shapes["a:b"]})
+        build_command_lines_for_constraints(one, PrecisionConfig(), shapes={"a,b": shapes["a:b"]})
 
 
 @pytest.mark.parametrize("name", ["a,b", "a*", "it's"])
@@ -326,7 +328,7 @@ def test_the_script_runs_the_line_it_is_asked_for(tmp_path, awkward):
     )
     trtexec.chmod(0o755)
     config = PrecisionConfig.from_precision(Precision.FP16).with_group_precision(awkward.groups[:1], Precision.FP32)
-    lines = build_trtexec_command_lines(
+    lines = build_command_lines_for_constraints(
         awkward, config, lower_to_implicit_quantization(awkward, config, {}), TrtexecFiles(engine="an engine's.plan")
     )
     folder = tmp_path / "my exports"
@@ -345,7 +347,7 @@ def test_the_script_runs_the_line_it_is_asked_for(tmp_path, awkward):
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no POSIX shell here")
 def test_a_refused_line_says_why(tmp_path, resnet):
     network, config, weak = resnet
-    lines = build_trtexec_command_lines(network, config, replace(weak, precisions={"it's,": Precision.INT8}))
+    lines = build_command_lines_for_constraints(network, config, replace(weak, precisions={"it's,": Precision.INT8}))
     (tmp_path / "build.sh").write_text(trtexec_script(lines, "refused"))
     done = run_script(tmp_path / "build.sh", "10-weak", trtexec="false")
     assert done.returncode == 2 and "comma" in done.stderr
@@ -567,7 +569,7 @@ def test_fp32_around_int8_is_kept_from_autocast(named_network):
 
 def test_the_file_tells_how_to_use_it(tmp_path, resnet):
     network, config, _ = resnet
-    write_modelopt(tmp_path / "lists.json", network, config, "base.onnx", "entropy", "lists.cache")
+    write_modelopt_record(tmp_path / "lists.json", network, config, "base.onnx", "entropy", "lists.cache")
     record = json.loads((tmp_path / "lists.json").read_text())
     usage = "\n".join(record["_usage"])
     compile(usage, "usage", "exec")
@@ -579,7 +581,9 @@ def test_the_file_tells_how_to_use_it(tmp_path, resnet):
     assert "noTF32" in " ".join(record["_notes"])
     whole = modelopt_record(network, PrecisionConfig())
     assert whole["quantize"]["high_precision_dtype"] == "fp16" and "autocast" not in whole
-    write_modelopt(tmp_path / "lists.json", network, PrecisionConfig.from_precision(Precision.FP32, Precision.FP32))
+    write_modelopt_record(
+        tmp_path / "lists.json", network, PrecisionConfig.from_precision(Precision.FP32, Precision.FP32)
+    )
     record = json.loads((tmp_path / "lists.json").read_text())
     assert "quantize(" not in "\n".join(record["_usage"])
 

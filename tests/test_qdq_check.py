@@ -21,7 +21,7 @@ from tests.schemas import mismatches
 from tests.screen import press, settle
 from tests.test_quantized_files import KINDS, float_network
 from trt_tui.core.engines import inspector
-from trt_tui.core.engines.group_implementations import find_confirmed_findings
+from trt_tui.core.engines.group_implementations import find_confirmed_qdq_candidates
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, build_engine_report, read_layer_listing
 from trt_tui.core.exporters.preview_report import qdq_check_lines
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
@@ -433,7 +433,7 @@ def test_a_form_is_a_finding_only_if_the_engine_converts_the_values(name, opened
     network = opened(model)
     report = read_layer_listing((TESTS / "listings" / f"qdq-{name}.txt").read_text("utf-8"), network)
     assert network.qdq_findings == () and tuple(item.rule for item in network.qdq_candidates) == candidates
-    found = list(find_confirmed_findings(network, report))
+    found = list(find_confirmed_qdq_candidates(network, report))
     assert tuple(item.rule for item in found) == findings
     for item in found:
         assert "; the engine converts in __myl_MulMinMaxRounCast" in item.detail and item.conversions
@@ -523,7 +523,7 @@ def test_conversions_as_tensorrt_8_and_10_list_them(form, opened):
                 Origin="REFORMAT",
             ),
         )
-    found = list(find_confirmed_findings(network, build_engine_report(entries, network)))
+    found = list(find_confirmed_qdq_candidates(network, build_engine_report(entries, network)))
     assert [item.rule for item in found] == ([] if form == "fused" else [FLOATS])
 
 

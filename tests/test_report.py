@@ -9,7 +9,7 @@ import pytest
 from tests import local
 from tests.local import H200, NO_GPU, QKV
 from tests.schemas import mismatches
-from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
+from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db
 from trt_tui.core.measure.group_sweep import (
     GroupContributionEstimate,
     GroupEffect,
@@ -160,7 +160,7 @@ def test_what_to_check_is_listed_once(built):
     noisy = replace(H200, worse=0.8, otherwise={QKV: Precision.FP16})
     session = built(noisy)
     table = comparison_text(session)
-    gap = sqnr_gap_of_engine_db(
+    gap = engine_sqnr_gap_db(
         session.get_run_results("int8").accuracy, session.get_run_results("int8").engine_result.accuracy
     )
     assert set(session.list_engine_checks()) == {"int8", "config"}

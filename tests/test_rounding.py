@@ -13,8 +13,8 @@ from tests.networks import Builder, floats
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.edited_constants import EditedConstants, without_stale_roundings
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
-from trt_tui.core.lowering.folded_constants import FoldedConstants, without_stale_roundings
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import weight_rounding
 from trt_tui.core.measure.group_errors import measure_weight_errors
@@ -120,7 +120,7 @@ def test_chosen_scales_never_lose_on_the_samples_that_choose_them(blocks):
     segments = [slice(start, start + size) for start in range(0, 64, size)]
     steps = np.repeat(np.abs(weight.reshape(1, 20, blocks, size)).max(axis=3) / np.float32(7), size, axis=2)
     factors = weight_rounding.choose_scale_factors(weight, steps, products, INT4, segments, lambda array: array)
-    used = steps * weight_rounding.spread_factors(factors, segments)
+    used = steps * weight_rounding.expand_factors_to_columns(factors, segments)
     before, after = (
         weight_rounding.measure_row_errors(weight - INT4.quantize(weight / scale) * scale, products)
         for scale in (steps, used)
@@ -238,7 +238,7 @@ def exported_integers(model, backend, feed):
 def integers_of_moves(network, config, unrounded):
     """The integers that the moves of a config stand for, by the layer that reads the weight."""
     result = {}
-    folds = FoldedConstants(network, unrounded)
+    folds = EditedConstants(network, unrounded)
     for name, move in config.get_moves(RoundingMove).items():
         site = find_sole_weight_site(network.get_group(name))
         weight = folds.compute_constant((site.layer, site.index))

@@ -29,9 +29,9 @@ from trt_tui.core.engines.group_implementations import has_unrequested_precision
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, read_engine_report
 from trt_tui.core.measure.engine_agreement import (
     MIN_FP32_SQNR_DB,
+    engine_sqnr_gap_db,
     engine_variation_notes,
     fp32_engine_fault_text,
-    sqnr_gap_of_engine_db,
 )
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
@@ -126,9 +126,9 @@ def test_engines_do_what_is_simulated(open_session):
     fp16, simulated = build(one, FP16)
     check = one.results.fp32_engine
     assert fp32_engine_fault_text(check) == "" and check.accuracy.worst_output[1].errors.sqnr_db > MIN_FP32_SQNR_DB
-    assert abs(sqnr_gap_of_engine_db(simulated, fp16.accuracy)) < 6 and not fp16.accuracy.nonfinite_count
+    assert abs(engine_sqnr_gap_db(simulated, fp16.accuracy)) < 6 and not fp16.accuracy.nonfinite_count
     int8, simulated = build(one, INT8)
-    assert abs(sqnr_gap_of_engine_db(simulated, int8.accuracy)) < 1
+    assert abs(engine_sqnr_gap_db(simulated, int8.accuracy)) < 1
     assert abs(int8.accuracy.headline_metric - simulated.headline_metric) < 3
     assert int8.latency_ms[1] <= int8.latency_ms[0] <= int8.latency_ms[2]
     print("enqueued, as a CUDA graph:", int8.latency_ms, int8.cuda_graph_ms, int8.measurement_note)
@@ -146,7 +146,7 @@ def test_engines_do_what_is_simulated(open_session):
     worst = [outline.get_group(name) for name in ("/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv")]
     mixed = INT8.with_group_precision(worst, Precision.FP32)
     result, simulated = build(one, mixed)
-    assert abs(sqnr_gap_of_engine_db(simulated, result.accuracy)) < 1
+    assert abs(engine_sqnr_gap_db(simulated, result.accuracy)) < 1
     assert result.accuracy.headline_metric > int8.accuracy.headline_metric + 10
     assert all(result.implementations[group.name].precision is Precision.FP32 for group in worst)
 
@@ -193,7 +193,7 @@ def test_a_fusion_barrier_is_built_and_judged(open_session):
     plain, simulated = build(one, INT8)
     barred, _ = build(one, INT8.with_moves({group.final_tensor: BarrierMove()}))
     assert barred.is_built_as_requested and set(barred.accuracy.outputs) == set(plain.accuracy.outputs)
-    assert abs(sqnr_gap_of_engine_db(simulated, barred.accuracy)) < 1
+    assert abs(engine_sqnr_gap_db(simulated, barred.accuracy)) < 1
 
 
 def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
@@ -284,7 +284,7 @@ def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session
     assert len(result.repeated_builds) == 3 and not result.unequal_outputs
     figures = [built.worst_errors.sqnr_db for built in result.repeated_builds]
     assert min(figures) == result.accuracy.worst_output[1].errors.sqnr_db and max(figures) - min(figures) < 1
-    assert abs(sqnr_gap_of_engine_db(simulated, result.accuracy)) < 1
+    assert abs(engine_sqnr_gap_db(simulated, result.accuracy)) < 1
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_weak_and_explicit_builds_of_one_config(open_session):
     explicit, simulated = build(open_session(), INT8)
     weak, _ = build(open_session(weak=True), INT8)
     assert not weak.accuracy.nonfinite_count
-    assert abs(sqnr_gap_of_engine_db(simulated, explicit.accuracy)) < 1
+    assert abs(engine_sqnr_gap_db(simulated, explicit.accuracy)) < 1
     assert (
         weak.accuracy.headline_metric > explicit.accuracy.headline_metric - 5
     )  # INT8 is allowed there, and demanded nowhere

@@ -17,7 +17,7 @@ from trt_tui.core.engines.group_implementations import (
     PreviewRefusal,
 )
 from trt_tui.core.engines.inspector import COMPUTE
-from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, sqnr_gap_of_engine_db
+from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, engine_sqnr_gap_db
 from trt_tui.core.measure.results import FP32_ENGINE, EngineErrors, EngineResult, ErrorMetrics, GroupErrors, RunKind
 from trt_tui.core.network.layer_tree import GroupRow, Scope
 from trt_tui.core.precision import Precision
@@ -106,7 +106,7 @@ def test_an_engine_has_its_own_columns(build):
     session, result = build()
     score, gap = (
         result.accuracy.headline_metric,
-        sqnr_gap_of_engine_db(session.get_run_results("config").accuracy, result.accuracy),
+        engine_sqnr_gap_db(session.get_run_results("config").accuracy, result.accuracy),
     )
     figures = [
         decibels(result.accuracy),
@@ -131,7 +131,7 @@ def test_an_engine_has_its_own_columns(build):
 
 def test_a_large_gap_is_marked_and_leads_to_what_to_check(build):
     session, result = build(NOISY)
-    gap = sqnr_gap_of_engine_db(session.get_run_results("config").accuracy, result.accuracy)
+    gap = engine_sqnr_gap_db(session.get_run_results("config").accuracy, result.accuracy)
     assert gap > UNEXPLAINED_GAP_DB
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[3]]
     assert f"{gap:.1f} dB worse than simulated: i shows what to check" in next_step_hint(session, found(session)).text
@@ -173,7 +173,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
         assert row.split()[0] == f"≠{decibels(result.accuracy)}" and "PASS" in row and "FAIL" not in row
     assert found(session).is_target_met and "≠" in text(config_table(session, 60)[1][0][1])
     assert "not built as requested: i shows what was built" in next_step_hint(session, found(session)).text
-    gap = sqnr_gap_of_engine_db(result.simulated_accuracy, result.accuracy)  # not that of what was asked
+    gap = engine_sqnr_gap_db(result.simulated_accuracy, result.accuracy)  # not that of what was asked
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[3]]
     lines = [" ".join(text(line).split()) for line in engine_texts.engine_page_lines(session, 200)]
     assert f"· as requested: failed: {result.attempts[0].failure_reason}" in lines
@@ -331,7 +331,7 @@ def test_where_a_build_started_from_is_told(origin, seconds, shown):
 
 def test_the_page_tells_all(build):
     session, result = build(replace(OTHERWISE, worse=0.8))
-    gap = f"{sqnr_gap_of_engine_db(session.get_run_results('config').accuracy, result.accuracy):.1f} dB worse than "
+    gap = f"{engine_sqnr_gap_db(session.get_run_results('config').accuracy, result.accuracy):.1f} dB worse than "
     for width in (60, 90):
         lines = engine_texts.engine_page_lines(session, width)
         assert all(spans.line_width(line) <= width for line in lines)

@@ -18,7 +18,7 @@ from tests.networks import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.calibration.calibration import RangeTable, override_ranges, ranges_comparison_key
 from trt_tui.core.lowering import rulebook, scales
-from trt_tui.core.lowering.folded_constants import FoldedConstants
+from trt_tui.core.lowering.edited_constants import EditedConstants
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.typed_network import lower_rewritten_network, lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove, RangeMove
@@ -753,7 +753,7 @@ def test_weight_scales_are_per_channel(named_network):
     network = named_network("mlp")
     site = network.get_group("/fc1/Gemm").weight_qdq_sites()[0]
     weight = network.constant_value(site.tensor)
-    scale = scales.compute_weight_scale(FoldedConstants(network), site)
+    scale = scales.compute_weight_scale(EditedConstants(network), site)
     np.testing.assert_allclose(scale, np.abs(weight).max(1) / 127, rtol=1e-6)
 
 

@@ -32,7 +32,7 @@ from trt_tui.core.measure.engine_agreement import (
     QdqRemoval,
     find_unused_quantization,
     find_used_quantization,
-    remove_unused_qdq,
+    remove_all_unused_qdq,
 )
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove
@@ -101,7 +101,7 @@ def planned(network, config, preview, answer, fixed=None) -> tuple[QdqRemoval, l
     removals = []
 
     def run():
-        removals.append((yield from remove_unused_qdq(network, config, preview, preview_config, fixed or {})))
+        removals.append((yield from remove_all_unused_qdq(network, config, preview, preview_config, fixed or {})))
 
     assert not [*run()]
     return removals[0], tried

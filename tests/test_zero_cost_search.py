@@ -16,7 +16,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, EqualizationMove, SmoothQuantMove
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, ZeroCostEffort
-from trt_tui.core.search.search import try_changes_without_cost
+from trt_tui.core.search.search import try_zero_cost_changes
 from trt_tui.jobs import comparison
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -86,7 +86,7 @@ def run_pass(
         ranges_order=[*(ranges or ())],
         zero_cost_effort=ZeroCostEffort(budget=budget),
     )
-    assert not [*try_changes_without_cost(search)]
+    assert not [*try_zero_cost_changes(search)]
     return search, asked[1:]
 
 

@@ -30,7 +30,7 @@ from trt_tui.core.data.samples import (
     Samples,
     SampleSplit,
     choose_held_out_feeds,
-    find_shared_feeds,
+    find_feeds_with_shared_samples,
     load_samples,
     split_samples,
 )
@@ -40,17 +40,17 @@ from trt_tui.core.execution import Executor
 from trt_tui.core.measure.analysis import Analysis, Fp32Run, PartialResult, RoundedReference
 from trt_tui.core.measure.judged_outputs import (
     JudgedOutput,
-    find_outputs_computed_behind_selection,
-    find_unjudged_outputs,
+    find_partly_judged_output_reasons,
+    find_unjudged_output_reasons,
     select_judged_outputs,
 )
 from trt_tui.core.measure.results import EngineResult, Run, RunKind
 from trt_tui.core.measure.run_sources import (
     IndexedRunSource,
     NetworkRun,
-    find_reproduction_failure,
     is_network_file,
     open_file_run,
+    reproduction_failure_reason,
     select_outputs_in_reference,
 )
 from trt_tui.core.measure.user_metric import Metric, load_metric
@@ -236,7 +236,7 @@ class Workspace:
                 with_caveats=False,
             ):
                 assert isinstance(accuracy, PartialResult), "the simulation waits for nobody"
-                if refusal_reason := find_reproduction_failure(accuracy.value, self.network):
+                if refusal_reason := reproduction_failure_reason(accuracy.value, self.network):
                     break
                 yield
         except (InputError, RunFailedError) as error:
@@ -421,7 +421,7 @@ class Workspace:
         """The judged feeds with samples that ``--calib-data`` contains too."""
         other_samples = self.calib_data_samples if self.options.data is not None else None
         return (
-            find_shared_feeds(self.data_sets.judged_samples, other_samples)
+            find_feeds_with_shared_samples(self.data_sets.judged_samples, other_samples)
             if other_samples is not None
             else (frozenset())
         )
@@ -477,9 +477,9 @@ class Workspace:
     def analysis(self) -> Analysis:
         """The simulation on the judged samples."""
         judged = self.judged_outputs
-        unjudged_outputs = find_unjudged_outputs(self.network, None if self.options.judge else judged)
+        unjudged_outputs = find_unjudged_output_reasons(self.network, None if self.options.judge else judged)
         if not self.options.judge and self.metric is None:  # a metric reads the outputs themselves
-            unjudged_outputs |= find_outputs_computed_behind_selection(self.network)
+            unjudged_outputs |= find_partly_judged_output_reasons(self.network)
         return Analysis(
             self.network,
             self.backend,

@@ -30,7 +30,7 @@ from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples, split_samples
 from trt_tui.core.engines.group_implementations import has_unrequested_precision
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
+from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
@@ -178,7 +178,7 @@ def measure(case: Case, backend: TensorRTBackend, arguments: argparse.Namespace,
             row |= {
                 "simulated": decibel(simulated),
                 "engine": decibel(result.accuracy),
-                "gap": sqnr_gap_of_engine_db(simulated, result.accuracy),
+                "gap": engine_sqnr_gap_db(simulated, result.accuracy),
                 "bad": result.accuracy.nonfinite_count,
                 "ms": result.latency_ms,
                 "mb": result.engine_bytes / 1e6,

@@ -6,7 +6,7 @@ import shlex
 from trt_tui.cli.headless_session import HeadlessSession, open_config_session
 from trt_tui.cli.output_files import json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_report
-from trt_tui.core.lowering.lowering_checks import replace_file_precision
+from trt_tui.core.lowering.lowering_checks import replace_all_file_precisions
 from trt_tui.core.measure.dump_comparison import TensorDifference, find_groups_to_raise_to_fp32
 from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.core.measure.results import Run, RunKind
@@ -125,7 +125,7 @@ def _write_raised_config(
 def _lacks_ranges(session: HeadlessSession) -> bool:
     """Returns True if the range of a quantized tensor of the config is unknown."""
     network, ranges = session.network_outline, (session.calibration or session.file_ranges).ranges
-    config = replace_file_precision(network, session.config)
+    config = replace_all_file_precisions(network, session.config)
     return any(
         site.tensor not in ranges and site.tensor not in config.range_moves
         for group in network.groups

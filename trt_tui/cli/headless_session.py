@@ -20,7 +20,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import lowest_precision_config, reduce_remaining_groups
+from trt_tui.core.search import build_reduced_start_config, lowest_precision_config
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
 from trt_tui.formatting import duration_text, escape_hidden_characters, take_first_cells
 from trt_tui.jobs import events as ev
@@ -338,7 +338,7 @@ def run_search(session: HeadlessSession, precision: Precision | None, request: r
     session.history.push_config(start_config)  # warnings during the search are about this config
     fixed_groups: tuple[str, ...] = ()
     if request.method == "lower" and session.config_path is not None:
-        start_config, fixed_groups = reduce_remaining_groups(outline, start_config, request.higher_precision)
+        start_config, fixed_groups = build_reduced_start_config(outline, start_config, request.higher_precision)
     session.start_search(replace(request, config=start_config, fixed_groups=fixed_groups))
     search_status = session.search_status
     assert search_status is not None, "it was started"

@@ -142,13 +142,13 @@ def lint(engine: str | None, json_path: str | None, **arguments: Any) -> None:
     Exit code 1: the check finds anything.
     """
     from trt_tui.cli.headless_session import open_config_session
-    from trt_tui.core.engines.group_implementations import find_confirmed_findings
+    from trt_tui.core.engines.group_implementations import find_confirmed_qdq_candidates
     from trt_tui.core.exporters.preview_report import qdq_check_lines, qdq_check_record
 
     with open_config_session(collect_options(arguments)) as session:
         network, findings = session.network_outline, session.network_outline.qdq_findings
         if findings is not None and engine is not None:
-            findings = (*findings, *find_confirmed_findings(network, _read_engine_report(session, engine)))
+            findings = (*findings, *find_confirmed_qdq_candidates(network, _read_engine_report(session, engine)))
     write_text_outputs([(json_path, lambda: json_text(qdq_check_record(network, findings)))])
     if json_path != "-":
         click.echo("\n".join(map(escape_hidden_characters, qdq_check_lines(network, findings))))
@@ -252,14 +252,14 @@ def _known_defects_report(session: HeadlessSession, of_config: bool) -> tuple[di
         of_config: True for defects of the config, False for those of any precision.
     """
     from trt_tui.backends.registry import find_installed_version
-    from trt_tui.core.network.known_defects import known_defects_record, known_defects_table, match_known_defects
+    from trt_tui.core.network.known_defects import known_defect_table_lines, known_defects_record, match_known_defects
 
     network, target = (
         session.network_outline,
         session.options.make_build_target("tensorrt", find_installed_version("tensorrt")),
     )
     matches = match_known_defects(network, target, session.config.precision_of if of_config else None)
-    return {"known_defects": known_defects_record(target, matches)}, known_defects_table(
+    return {"known_defects": known_defects_record(target, matches)}, known_defect_table_lines(
         network, target, matches, "this config" if of_config else "this network"
     )
 

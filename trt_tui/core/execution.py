@@ -19,7 +19,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-def map_steps(
+def map_generator_items(
     steps: Generator[Step, None, T], function: Callable[[Step], Translated]
 ) -> Generator[Translated, None, T]:
     """Applies a function to each item of a generator; yields the results, and returns the result of the generator.
@@ -118,7 +118,7 @@ class LocalExecutor(Generic[S]):
 
     def map(self, task: Task[S, Item, T], items: Iterable[Item]) -> Generator[tuple[Item, T] | None, None, None]:
         for item in items:
-            result = yield from map_steps(task.run_item(self._context, item), self._set_waitable)
+            result = yield from map_generator_items(task.run_item(self._context, item), self._set_waitable)
             self._set_waitable(None)
             yield item, result
 

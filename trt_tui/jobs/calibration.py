@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, select_network_ranges
+from trt_tui.core.calibration.cache import read_calibration_cache, read_calibration_cache_header, select_network_ranges
 from trt_tui.core.calibration.calibration import (
     Calibration,
     DominantChannels,
@@ -280,7 +280,8 @@ def collect_calibration_for_export(
     if options.calib_cache is not None:
         cache_ranges = _read_matching_cache_ranges(workspace, reporter, options.calib_cache)
         calibration = replace(
-            calibration.with_ranges(cache_ranges), method=read_cache_header(options.calib_cache).range_method
+            calibration.with_ranges(cache_ranges),
+            method=read_calibration_cache_header(options.calib_cache).range_method,
         )
         fill_method = (
             options.calib_method
@@ -427,7 +428,11 @@ def send_cached_range_facts(
         ranges: The ranges of the cache that match the network.
         missing_range_method: The range method of tensors without an entry in the cache; "" if every tensor has one.
     """
-    builder, header, method = workspace.builder, read_cache_header(cache_path), workspace.options.calib_method
+    builder, header, method = (
+        workspace.builder,
+        read_calibration_cache_header(cache_path),
+        workspace.options.calib_method,
+    )
     uses_cache = builder is not None and builder.name == "tensorrt" and int(builder.version.partition(".")[0]) < 11
     return send_range_facts(
         workspace,

@@ -12,13 +12,13 @@ import numpy as np
 from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError, RunProgress
 from trt_tui.core.data.samples import JudgedFeeds
-from trt_tui.core.execution import map_steps
+from trt_tui.core.execution import map_generator_items
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import MIN_WARNED_BITS, RaisedWeightScales
-from trt_tui.core.lowering.folded_constants import FoldedConstants, toggle_fp32
+from trt_tui.core.lowering.edited_constants import EditedConstants, toggle_fp32
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import PartialResult
-from trt_tui.core.measure.engine_agreement import remove_unused_qdq
+from trt_tui.core.measure.engine_agreement import remove_all_unused_qdq
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.group_errors import ConfigWithGroupErrors, measure_group_errors
 from trt_tui.core.measure.group_sweep import (
@@ -41,7 +41,7 @@ from trt_tui.core.measure.results import (
     GroupErrors,
     RunKind,
     RunResult,
-    on_common_samples,
+    restrict_to_common_samples,
 )
 from trt_tui.core.measure.simulation_limits import find_simulation_failure_reason
 from trt_tui.core.measure.zero_cost_kinds import (
@@ -54,9 +54,9 @@ from trt_tui.core.measure.zero_cost_kinds import (
     add_zero_cost_moves,
 )
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove, find_next_precision
-from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision_of_groups
 from trt_tui.core.network.inference import infer_shapes
-from trt_tui.core.network.layer_tree import Scope, build_scope_tree, walk_rows
+from trt_tui.core.network.layer_tree import Scope, build_scope_tree, iterate_rows_with_depth
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network
@@ -140,7 +140,7 @@ class AccuracyTask:
 
     def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[None, None, Accuracy]:
         partials = context.analysis.measure_accuracy(item, self._ranges, self._feeds_by_config[item])
-        return (yield from map_steps(run_to_last_value(partials), lambda step: None))
+        return (yield from map_generator_items(run_to_last_value(partials), lambda step: None))
 
 
 def measure_accuracies_in_parallel(
@@ -679,8 +679,8 @@ def _report_raised_weight_scales(
     """Reports the weight scales of the runs that were raised for a bias, and the resulting loss of bits."""
     network, scales = workspace.network, dict[str, RaisedWeightScales]()
     for config in runs.values():
-        folds = FoldedConstants(network, config)
-        group_lowerings = rulebook.plan_lowering(network, config, workspace.ranges, folded_constants=folds)
+        folds = EditedConstants(network, config)
+        group_lowerings = rulebook.plan_lowering(network, config, workspace.ranges, edited_constants=folds)
         scales.update(
             (scale.scale_change_text, scale)
             for scale in rulebook.find_raised_weight_scales(network, group_lowerings, folds)
@@ -984,7 +984,7 @@ def list_toggled_configs(
     by_name = network.group_by_name
     scopes = [
         [by_name[name] for name in row.groups]
-        for _, row in walk_rows(build_scope_tree(network.layers, network.groups))
+        for _, row in iterate_rows_with_depth(build_scope_tree(network.layers, network.groups))
         if isinstance(row, Scope) and 1 < len(row.groups) <= rq.MeasureToggles.MAX_SCOPE_GROUPS
     ]
     rows = ([group] for group in network.groups)
@@ -1034,7 +1034,7 @@ def run_zero_cost_job(
     All changes listed so far are sent after each measurement. The changes of the group come first.
     """
     network, config = workspace.network, request.config
-    ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, network.groups)])
+    ensure_ranges(workspace, store, reporter, [config, replace_file_precision_of_groups(config, network.groups)])
     changes: list[ev.ZeroCostChange] = []
     known_configs: set[PrecisionConfig] = set()
 
@@ -1242,7 +1242,9 @@ def run_remedy_job(
 ) -> Steps[None]:
     """Measures the accuracy with each remedy for a group. After each remedy, all remedies measured so far are sent."""
     group, config = workspace.network.get_group(request.group), request.config
-    ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
+    ensure_ranges(
+        workspace, store, reporter, [config, replace_file_precision_of_groups(config, workspace.network.groups)]
+    )
     remedies = _list_remedies(workspace, store, reporter, group, config)
     ensure_ranges(workspace, store, reporter, [proposal.config for _, proposal in remedies])
     measured: list[tuple[str, ConfigProposal, Accuracy]] = []
@@ -1260,7 +1262,7 @@ def run_remedy_job(
         )
         distinct = list_distinct_proposals(config, [(proposal, accuracy) for _, proposal, accuracy in measured])
         shown = [entry for entry in measured if any(entry[1] is proposal for proposal, _ in distinct)]
-        compared_accuracies = on_common_samples([accuracy for *_, accuracy in shown])
+        compared_accuracies = restrict_to_common_samples([accuracy for *_, accuracy in shown])
         reporter.send(
             ev.ValueMeasured(
                 reporter.job,
@@ -1332,7 +1334,7 @@ def run_qdq_removal_job(
     preview = yield from client.preview_config(config)
     if preview.refusal is not None:
         raise InputError("the config has no preview", preview.refusal.description, preview.refusal.next_step)
-    removal = yield from remove_unused_qdq(
+    removal = yield from remove_all_unused_qdq(
         workspace.network, config, preview, client.preview_config, request.fixed_reasons
     )
     if removal.groups:

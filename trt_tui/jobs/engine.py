@@ -29,8 +29,8 @@ from trt_tui.core.engines.fallback_ladder import (
     short_message_lines,
 )
 from trt_tui.core.engines.inspector import find_kernel_results, read_engine_report
-from trt_tui.core.execution import map_steps
-from trt_tui.core.exporters.build_commands import command_file_names, trtexec_command_lines
+from trt_tui.core.execution import map_generator_items
+from trt_tui.core.exporters.build_commands import build_trtexec_command_lines, command_file_names
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.lowering.lowering_checks import (
     reduces_precision,
@@ -574,7 +574,7 @@ class BuildTask:
             builder = EngineBuilder(context, self._cache or EngineCache(), Reporter(self._wake), self._ranges)
         except BackendUnavailableError as error:
             return error
-        build = yield from map_steps(
+        build = yield from map_generator_items(
             _build_and_measure_once(builder, config, build_number, self._feeds_by_config[config]),
             lambda step: step if isinstance(step, WaitStep) else None,
         )
@@ -668,7 +668,7 @@ def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges
     ]
     try:
         files = replace(command_file_names("trtexec", script), engine=path.name)
-        lines = trtexec_command_lines(
+        lines = build_trtexec_command_lines(
             workspace.network, request.config, ranges, files, workspace.shape_profile, workspace.options.production
         )
     except InputError as error:

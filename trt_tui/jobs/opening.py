@@ -14,7 +14,7 @@ from functools import partial
 from trt_tui.backends.registry import get_engine_builder
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
-from trt_tui.core.execution import map_steps
+from trt_tui.core.execution import map_generator_items
 from trt_tui.core.guards.guards import (
     CalibrationConvergencePoint,
     ClippedShare,
@@ -290,7 +290,7 @@ def run_preflight_job(
 def _measure_batch_dependence(workspace: Workspace, reporter: JobReporter) -> Steps[GuardFacts]:
     """Returns the SQNR of FP32 outputs of single samples against the same samples in the batch in use."""
     done_counts = itertools.count(1)
-    steps = map_steps(
+    steps = map_generator_items(
         measure_batch_dependence(workspace.analysis, workspace.feeds),
         lambda _: Progress("single samples against their batch", next(done_counts), MAX_COMPARED_SAMPLES + 1),
     )

@@ -31,13 +31,13 @@ from trt_tui.core.exporters.bundle import (
     SampleRun,
     check_tensor_names,
     extract_subgraph,
-    find_group_boundary,
+    find_group_boundary_tensors,
     write_bundle,
     write_subgraph,
 )
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
-from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_file_precision
+from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_all_file_precisions
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import Analysis, SimulatedConfig
 from trt_tui.core.measure.dump_comparison import (
@@ -603,7 +603,7 @@ def run_export_job(
     reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
     shapes = workspace.shape_profile if export_format.has_build_commands else workspace.requested_shape_ranges
-    written_config = config if export_format.keeps_file_precision else replace_file_precision(network, config)
+    written_config = config if export_format.keeps_file_precision else replace_all_file_precisions(network, config)
     calibration, no_data_reason = collect_calibration_for_export(
         workspace,
         store,
@@ -753,7 +753,7 @@ def run_write_subgraph_job(
     destination, network = Path(request.path), workspace.network
     require_empty_folder(destination)
     start, stop = (
-        find_group_boundary(network, network.get_group(request.group))
+        find_group_boundary_tensors(network, network.get_group(request.group))
         if request.group
         else (request.start_tensors, request.stop_tensors)
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from trt_tui.core.engines.fallback_ladder import NoEngineError
-from trt_tui.core.execution import Executor, LocalExecutor, Waitable, map_steps
+from trt_tui.core.execution import Executor, LocalExecutor, Waitable, map_generator_items
 from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.errors import CancelledError, TrtTuiError, convert_memory_error, convert_os_error, exception_text
 from trt_tui.jobs import events as ev
@@ -61,7 +61,7 @@ ProgressSteps = Generator[Progress | WaitStep, None, T]
 
 def override_urgency(urgency: Urgency, steps: Generator[object, None, T]) -> Steps[T]:
     """Runs steps with the given urgency in place of their own, and returns their result."""
-    return map_steps(steps, lambda step: step if isinstance(step, WaitStep) else urgency)
+    return map_generator_items(steps, lambda step: step if isinstance(step, WaitStep) else urgency)
 
 
 def start_thread(function: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
@@ -367,7 +367,7 @@ class Reporter:
                 self.send_progress(phase_prefix + phase, step.done, step.total, start_time)
             return urgency
 
-        return map_steps(steps, report_progress)
+        return map_generator_items(steps, report_progress)
 
 
 class JobReporter(Reporter):

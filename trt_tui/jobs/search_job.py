@@ -25,9 +25,9 @@ from trt_tui.core.measure.engine_agreement import (
     ACCUMULATION_GAP_DB,
     PREVIEW_REASON,
     QdqRemoval,
+    engine_sqnr_gap_db,
     find_engine_divergence,
-    remove_unused_qdq,
-    sqnr_gap_of_engine_db,
+    remove_all_unused_qdq,
 )
 from trt_tui.core.measure.group_sweep import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.results import (
@@ -54,7 +54,7 @@ from trt_tui.core.measure.target import (
 from trt_tui.core.measure.zero_cost_kinds import TrialBudget, ZeroCostKind, list_searched_stages
 from trt_tui.core.moves.config import BarrierMove, MoveKey, PrecisionConfig, RangeMove
 from trt_tui.core.moves.move import Move
-from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision_of_groups
 from trt_tui.core.network.known_defects import BuildTarget, match_known_defects
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.network import Network
@@ -299,7 +299,10 @@ class SearchEvaluator:
         if workspace.network.source_model is not None:
             try:
                 ensure_ranges(
-                    workspace, self.store, self.reporter, [replace_file_precision(config, workspace.network.groups)]
+                    workspace,
+                    self.store,
+                    self.reporter,
+                    [replace_file_precision_of_groups(config, workspace.network.groups)],
                 )
                 leaves_file = True
             except InputError as error:
@@ -541,7 +544,7 @@ def has_unexplained_gap(simulated_accuracy: Accuracy, engine_accuracy: Accuracy)
     """Returns True if an engine has a larger error than rounding and FP16 accumulators explain."""
     if simulated_accuracy.nonfinite_count:
         return False
-    gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)
+    gap = engine_sqnr_gap_db(simulated_accuracy, engine_accuracy)
     return bool(engine_accuracy.nonfinite_count) or gap is not None and gap > ACCUMULATION_GAP_DB
 
 
@@ -549,7 +552,7 @@ def unexplained_gap_text(simulated_accuracy: Accuracy, engine_accuracy: Accuracy
     """Returns the deviation of an engine from its simulation as text."""
     if engine_accuracy.nonfinite_count:
         return f"{engine_accuracy.nonfinite_count} NaN or Inf, which the simulation does not have"
-    gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)
+    gap = engine_sqnr_gap_db(simulated_accuracy, engine_accuracy)
     return f"{add_decibel_unit(decibels_text(gap, mark=''))} worse than simulated, which rounding does not explain"
 
 
@@ -682,7 +685,7 @@ def _uses_calibration_samples(workspace: Workspace, request: rq.FindMixedPrecisi
     """
     if not request.try_zero_cost and not request.try_ranges:
         return workspace.is_calibrated_on_data(request.config)
-    config = replace_file_precision(request.config, workspace.network.groups)
+    config = replace_file_precision_of_groups(request.config, workspace.network.groups)
     return any(config.precision_of(group) in QUANTIZED_TYPES for group in workspace.network.groups)
 
 
@@ -1049,7 +1052,7 @@ class SearchJob:
         preview = (yield from self.evaluator.preview_config(config)) if self._use_preview else None
         if preview is None:
             return None
-        removal = yield from remove_unused_qdq(
+        removal = yield from remove_all_unused_qdq(
             self.network, config, preview, self.evaluator.preview_config, fixed_reasons
         )
         is_tried = any(removal.config == earlier.config for earlier in self.qdq_removals)

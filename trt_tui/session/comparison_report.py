@@ -926,7 +926,7 @@ def metric_part_table(state: SessionState) -> list[list[str]]:
     if len(reference) < 2 or not runs:
         return []
     rows = [["metric by part, worst drop first", "FP32", *(title for title, _, _ in runs), "drop"]]
-    for row in metric_part_rows(reference, [accuracy.on_compared_samples.metric for _, _, accuracy in runs]):
+    for row in metric_part_rows(reference, [accuracy.accuracy_on_compared_samples.metric for _, _, accuracy in runs]):
         figure_texts = [
             NOT_MEASURED if figure is None else metric_text(figure, mark)
             for figure, (_, mark, _) in zip(row.run_values, runs, strict=True)

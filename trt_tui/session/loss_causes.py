@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from trt_tui.core.calibration.calibration import TensorStats, select_ranges_for_type
-from trt_tui.core.lowering.folded_constants import list_normalisation_rewrites
+from trt_tui.core.lowering.edited_constants import list_normalisation_rewrites
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.measure.causes import (
     GROUP_DETAILS,
@@ -15,7 +15,7 @@ from trt_tui.core.measure.causes import (
 )
 from trt_tui.core.measure.results import Cause
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.constant_moves import scaling_refusal_reason
+from trt_tui.core.moves.constant_moves import channel_scaling_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
@@ -63,7 +63,9 @@ def _can_smooth(outline: NetworkOutline, config: PrecisionConfig, group: FusionG
     """Returns True if SmoothQuant can scale channels at a group that are not scaled yet."""
     subject = outline.zero_cost_support.find_channel_scaling_key(group.name, group.layers)
     return (
-        subject is not None and not scaling_refusal_reason(outline, subject) and not config.has_scaled_channels(subject)
+        subject is not None
+        and not channel_scaling_refusal_reason(outline, subject)
+        and not config.has_scaled_channels(subject)
     )
 
 

@@ -10,7 +10,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layer_tree import build_scope_tree, group_titles, tensor_shape_text
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
-from trt_tui.core.report.json_record import known_values, target_outcome_record
+from trt_tui.core.report.json_record import drop_missing_values, target_outcome_record
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, SearchOutcome, SearchResult
 from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated
 from trt_tui.jobs import events as ev
@@ -153,7 +153,7 @@ class SearchStatus:
             samples = best_accuracy.samples if best_accuracy is not None else None
         samples_text = f", on the {counted_noun_text(samples, 'sample')} of the search" if samples else ""
         rows = reduction_table(result.reduction_steps, outline, self.request)[1:]
-        return known_values(
+        return drop_missing_values(
             {
                 "method": self.request.method,
                 "how": ended.description,

@@ -22,7 +22,7 @@ from trt_tui.core.guards.guards import (
 from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_divergence, suggest_engine_checks
 from trt_tui.core.measure.judged_outputs import JudgedOutput
-from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunKind, on_common_samples
+from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunKind, restrict_to_common_samples
 from trt_tui.core.measure.run_sources import is_network_file
 from trt_tui.core.measure.stages import (
     PRODUCTION_STAGE,
@@ -566,7 +566,7 @@ class SessionState:
 
     def missed_target_text(self, target_outcome: TargetOutcome, accuracy: Accuracy) -> str:
         """Returns a text with the target, the measured value, and the reasons why the target is missed."""
-        targets = " and ".join(target.for_samples_of(accuracy).description for target in self.targets)
+        targets = " and ".join(target.with_baseline_of_samples(accuracy).description for target in self.targets)
         measured_text = " and ".join(target.measured_value_text(accuracy) for target in self.targets)
         reasons = "; ".join(reason for reason in target_outcome.reasons if reason not in measured_text)
         return f"{targets}, and it has {measured_text}" + (
@@ -726,7 +726,7 @@ class SessionState:
                         else results.engine_result.accuracy
                     )
                 if accuracy is not None and tested_against is not None:
-                    accuracy, tested_against = on_common_samples([accuracy, tested_against])
+                    accuracy, tested_against = restrict_to_common_samples([accuracy, tested_against])
                 return compare_production_with_tested_run(stage, accuracy, tested_against, compared_name)
         return None
 

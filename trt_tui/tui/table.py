@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from trt_tui.core.report.document import Block, Plot, Table, filled_blocks
+from trt_tui.core.report.document import Block, Plot, Table, nonempty_blocks
 from trt_tui.formatting import (
     cell_width,
     drop_empty_columns,
@@ -166,7 +166,7 @@ def block_lines(blocks: Iterable[Block], width: int) -> list[Line]:
     Texts are wrapped. Where a table does not fit, its columns are left out from the fourth on; the last one stays.
     """
     lines: list[Line] = []
-    for block in filled_blocks(blocks):
+    for block in nonempty_blocks(blocks):
         lines += [[]] * bool(lines)
         if isinstance(block, Table):
             header, *rows = drop_empty_columns(block.rows)

@@ -27,7 +27,7 @@ _CALIBRATOR_BY_METHOD = {
 
 
 @dataclass(frozen=True)
-class CacheHeader:
+class CalibrationCacheHeader:
     """The first line of a calibration cache.
 
     Attributes:
@@ -50,7 +50,7 @@ def calibration_algorithm(range_method: str) -> str:
     return _CALIBRATOR_BY_METHOD.get(range_method, "EntropyCalibration2")
 
 
-def read_cache_header(path: str | Path) -> CacheHeader:
+def read_calibration_cache_header(path: str | Path) -> CalibrationCacheHeader:
     """Reads the first line of a calibration cache. Raises the errors of `read_calibration_cache`."""
     with limit_file_reading(path):
         line = next(iter(read_text(Path(path)).splitlines()), "").strip()
@@ -63,7 +63,7 @@ def read_cache_header(path: str | Path) -> CacheHeader:
         if release_number >= 10000
         else (release_number // 1000, release_number // 100 % 10, release_number % 100)
     )
-    return CacheHeader(".".join(map(str, parts)), match[2])
+    return CalibrationCacheHeader(".".join(map(str, parts)), match[2])
 
 
 def _invalid_cache_error(path: Path) -> InputError:
@@ -84,7 +84,7 @@ def read_calibration_cache(path: str | Path) -> dict[str, float]:
         InputError: The file cannot be read or has another form. The error names the line.
     """
     with limit_file_reading(path):
-        read_cache_header(path)
+        read_calibration_cache_header(path)
         ranges: dict[str, float] = {}
         for number, line in enumerate(read_text(Path(path)).splitlines()[1:], start=2):
             if not line.strip():

@@ -32,8 +32,8 @@ from trt_tui.core.calibration.tensor_collection import (
     NetworkProbe,
     RunProgress,
     collect_tensors,
+    compute_amax_from_reductions,
     make_non_finite_error,
-    read_amax,
     run_items_in_order,
 )
 from trt_tui.core.data.samples import Samples
@@ -432,12 +432,13 @@ class MinMaxTask(LoadingTask):
         if self._loaded is None:
             probe = NetworkProbe(context.fp32_model)
             self._reductions = {
-                tensor: probe.add_reductions(probe.get_fp32_value(tensor), *AMAX_OPERATORS) for tensor in self._tensors
+                tensor: probe.add_reductions(probe.find_or_add_fp32_value(tensor), *AMAX_OPERATORS)
+                for tensor in self._tensors
             }
-            self._loaded = probe.load_statistics_runner(context.backend, context.calibration_samples)
+            self._loaded = probe.load_output_runner(context.backend, context.calibration_samples)
         scalars = self._loaded.run(context.calibration_samples.read_feed(item))
         yield
-        return {tensor: read_amax(scalars, names) for tensor, names in self._reductions.items()}
+        return {tensor: compute_amax_from_reductions(scalars, names) for tensor, names in self._reductions.items()}
 
 
 def _measure_minmax_ranges(

@@ -25,7 +25,7 @@ from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError, OutOfMemoryError, TrtTuiError
 
 AMAX_OPERATORS = "ReduceMax", "ReduceMin", "ReduceL1"
-"""The reductions from which `read_amax` computes. The first two ignore NaN; the sum of magnitudes does not."""
+"""The reductions that `compute_amax_from_reductions` reads. ReduceMax and ReduceMin ignore NaN; ReduceL1 does not."""
 
 
 class NetworkProbe:
@@ -42,7 +42,7 @@ class NetworkProbe:
         self._added_count = 0
         self._extra_inputs: list[str] = []
 
-    def get_fp32_value(self, tensor_name: str) -> ir.Value:
+    def find_or_add_fp32_value(self, tensor_name: str) -> ir.Value:
         """Returns a tensor of the cloned network in FP32. If it has another float type, a Cast is added.
 
         Raises:
@@ -104,7 +104,7 @@ class NetworkProbe:
         result.name, result.type = node.name, ir.TensorType(dtype)
         return result
 
-    def load_statistics_runner(self, backend: Backend, samples: Samples) -> Runner:
+    def load_output_runner(self, backend: Backend, samples: Samples) -> Runner:
         """Loads the part of the cloned network on which its outputs depend.
 
         Other layers are dropped, because they may be plugins whose library was not loaded.
@@ -150,12 +150,14 @@ class NetworkProbe:
             result.shape = ir.Shape([])
         return list(map(self.add_output, results))
 
-    def add_tensor_shape(self, tensor_name: str) -> str:
+    def add_shape_output(self, tensor_name: str) -> str:
         """Adds the shape of a float tensor as an output, and returns its name."""
-        return self.add_output(self.append_operator("Shape", self.get_fp32_value(tensor_name), dtype=ir.DataType.INT64))
+        return self.add_output(
+            self.append_operator("Shape", self.find_or_add_fp32_value(tensor_name), dtype=ir.DataType.INT64)
+        )
 
 
-def read_amax(scalars: Mapping[str, np.ndarray], names: Sequence[str]) -> float:
+def compute_amax_from_reductions(scalars: Mapping[str, np.ndarray], names: Sequence[str]) -> float:
     """Returns the amax of a tensor from the outputs of `AMAX_OPERATORS`; NaN or infinity if it contains such a value."""
     largest, smallest, norm = (float(scalars[name]) for name in names)
     return math.nan if math.isnan(norm) else max(largest, -smallest)
@@ -308,7 +310,7 @@ def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, b
     """Measures the amax of each float tensor of the main graph; NaN for a tensor that contains NaN."""
     probe = NetworkProbe(model)
     outputs = {
-        name: probe.add_reductions(probe.get_fp32_value(name), *AMAX_OPERATORS)
+        name: probe.add_reductions(probe.find_or_add_fp32_value(name), *AMAX_OPERATORS)
         for name in [
             value.name
             for node in model.graph
@@ -316,9 +318,9 @@ def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, b
             if value.name and value.dtype is not None and value.dtype.is_floating_point()
         ]
     }
-    with probe.load_statistics_runner(backend, samples) as runner:
+    with probe.load_output_runner(backend, samples) as runner:
         scalars = runner.run(samples.read_feed(feed_index))
-    return {name: read_amax(scalars, names) for name, names in outputs.items()}
+    return {name: compute_amax_from_reductions(scalars, names) for name, names in outputs.items()}
 
 
 def _non_finite_constant_text(value: ir.Value) -> str:
@@ -452,10 +454,11 @@ class _TensorCollectionTask(LoadingTask):
             self.close()
             probe = NetworkProbe(context.fp32_model)
             self._outputs = {
-                tensor: probe.add_output(probe.get_fp32_value(tensor)) for tensor in self._chunks[item.chunk_index]
+                tensor: probe.add_output(probe.find_or_add_fp32_value(tensor))
+                for tensor in self._chunks[item.chunk_index]
             }
             self._chunk_index = item.chunk_index
-            self._loaded = probe.load_statistics_runner(context.backend, context.calibration_samples)
+            self._loaded = probe.load_output_runner(context.backend, context.calibration_samples)
         runner, outputs = self._loaded, self._outputs
         collected_tensors = {
             number: copy.deepcopy(collected)
@@ -561,8 +564,8 @@ def measure_tensor_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Measures the shapes of float tensors in a feed."""
     probe = NetworkProbe(model)
-    outputs = {tensor: probe.add_tensor_shape(tensor) for tensor in tensors}
-    with probe.load_statistics_runner(backend, samples) as runner:
+    outputs = {tensor: probe.add_shape_output(tensor) for tensor in tensors}
+    with probe.load_output_runner(backend, samples) as runner:
         shapes = runner.run(samples.read_feed(feed_index))
     return {tensor: tuple(map(int, shapes[output])) for tensor, output in outputs.items()}
 

@@ -36,7 +36,7 @@ OutputJoin = Callable[[Sequence[np.ndarray]], np.ndarray]
 RunnerLoader = Callable[[], Runner]
 
 
-class _PortionJoinError(Exception):
+class _UnjoinablePortionsError(Exception):
     """The error for portions of a feed whose outputs cannot be joined."""
 
 
@@ -83,7 +83,7 @@ def load_adaptive_runner(
         samples,
         run_kind,
         on_mode_change,
-        {**_find_portion_joins(model), **(joins or {})},
+        {**_find_join_functions(model), **(joins or {})},
         extra_inputs,
         "the GPU memory" if device else "memory",
         keep_portions=keep_on_device and device,
@@ -93,7 +93,7 @@ def load_adaptive_runner(
     load_network = load_network or default_loader
     if keep_on_device and device:
         runner.strategies += [
-            ("", partial(load_network, on_mode_change=runner.set_device_mode)),
+            ("", partial(load_network, on_mode_change=runner.record_device_mode)),
             (HOST_ARRAYS_MODE, default_loader),
         ]
     else:
@@ -182,7 +182,7 @@ class AdaptiveRunner(ClosingContext):
             except OutOfMemoryError as error:
                 rows = self._count_separable_samples(feed)
                 self._apply_memory_fallback(min(rows, max_rows or rows), error)
-            except _PortionJoinError as error:
+            except _UnjoinablePortionsError as error:
                 self._apply_memory_fallback(
                     1,
                     OutOfMemoryError(
@@ -251,7 +251,7 @@ class AdaptiveRunner(ClosingContext):
             raise error
         self._device_mode = None
 
-    def set_device_mode(self, execution_mode: ExecutionMode) -> None:
+    def record_device_mode(self, execution_mode: ExecutionMode) -> None:
         """Records and reports the execution mode that a device backend chose for the loaded network."""
         self._device_mode = execution_mode
         self._report_execution_mode()
@@ -315,7 +315,7 @@ class AdaptiveRunner(ClosingContext):
             except OutOfMemoryError:
                 raise
             except TrtTuiError as error:
-                raise _PortionJoinError(f"smaller batches are refused: {error.cause or error.title}") from None
+                raise _UnjoinablePortionsError(f"smaller batches are refused: {error.cause or error.title}") from None
             for name, array in outputs.items():
                 arrays_by_output.setdefault(name, []).append(np.asarray(array))
         sizes = [stop - start for start, stop in portion_bounds]
@@ -349,7 +349,7 @@ class AdaptiveRunner(ClosingContext):
             if any(
                 not np.array_equal(portion, arrays[0], equal_nan=portion.dtype.kind == "f") for portion in arrays[1:]
             ):
-                raise _PortionJoinError(f"{output_name} is a single value for several samples")
+                raise _UnjoinablePortionsError(f"{output_name} is a single value for several samples")
             return arrays[0]
         return np.concatenate(arrays, axis)
 
@@ -375,7 +375,7 @@ class AdaptiveRunner(ClosingContext):
                 for portion, size in zip(arrays, portion_sizes, strict=True)
             )
         ):
-            raise _PortionJoinError(f"the shape of {output_name} depends on values")
+            raise _UnjoinablePortionsError(f"the shape of {output_name} depends on values")
         if len(set(portion_sizes)) > 1:
             return next(iter(differing), None)
         shapes = {info.name: info.shape or () for info in (*self._loaded_runner.inputs, *self._loaded_runner.outputs)}
@@ -390,7 +390,7 @@ class AdaptiveRunner(ClosingContext):
             axis for axis, size in enumerate(first_shape) if size == portion_sizes[0] and axis not in fixed
         ]
         if not candidates and first_shape:
-            raise _PortionJoinError(f"the sample axis of {output_name} is unknown")
+            raise _UnjoinablePortionsError(f"the sample axis of {output_name} is unknown")
         return candidates[0] if candidates else None
 
 
@@ -448,7 +448,7 @@ def _has_random_operators(model: ir.Model) -> bool:
     return any(is_random(node) and node.inputs for node in model.graph.all_nodes())
 
 
-def _find_portion_joins(model: ir.Model) -> dict[str, OutputJoin]:
+def _find_join_functions(model: ir.Model) -> dict[str, OutputJoin]:
     """Finds the outputs that are reductions or shapes of whole tensors, with the function that joins their portions."""
     joins = {}
     for value in model.graph.outputs:

@@ -87,7 +87,7 @@ class NpyHeader:
         return np.frombuffer(value_bytes, self.dtype, math.prod(self.shape)).reshape(self.shape, order=self.order)
 
 
-def _map_array(file: Path | BinaryIO, offset: int, header: NpyHeader) -> np.ndarray:
+def _memory_map_array(file: Path | BinaryIO, offset: int, header: NpyHeader) -> np.ndarray:
     """Returns an array of raw values in a file, memory-mapped."""
     if 0 in header.shape:
         return np.empty(header.shape, header.dtype)
@@ -95,7 +95,7 @@ def _map_array(file: Path | BinaryIO, offset: int, header: NpyHeader) -> np.ndar
     return mapped.reshape(header.shape)
 
 
-def _unpack_array(path: Path, name: str, header: NpyHeader, fits_in_memory: bool) -> np.ndarray:
+def _decompress_array(path: Path, name: str, header: NpyHeader, fits_in_memory: bool) -> np.ndarray:
     """Returns the array of a compressed member of an npz file."""
     with open_regular_file(path) as file, zipfile.ZipFile(file) as archive, archive.open(name) as stream:
         stream.read(header.offset)
@@ -141,7 +141,7 @@ class ArraySpool:
         self._file.flush()
         if self._file.tell() - offset != header.nbytes:
             raise ValueError("an array is not as long as its header says")
-        return header.make_stored_array(partial(_map_array, self._file, offset, header))
+        return header.make_stored_array(partial(_memory_map_array, self._file, offset, header))
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _damaged_array_error(name: str, cause: str) -> InputError:
     return InputError(f"{_array_title(name)} is damaged", cause, "Save the arrays again with numpy.savez.")
 
 
-def check_array_file(file: Path, source_title: str) -> int:
+def measure_array_file(file: Path, source_title: str) -> int:
     """Returns the size of a file of arrays in bytes.
 
     Raises:
@@ -303,7 +303,7 @@ def _open_npz_member(
     with archive.open(member_info) as stream:
         header = read_npy_header(stream, member_info.file_size, array_name)
     if member_info.compress_type != zipfile.ZIP_STORED:
-        return header.make_stored_array(partial(_unpack_array, path, member_info.filename, header, fits_in_memory))
+        return header.make_stored_array(partial(_decompress_array, path, member_info.filename, header, fits_in_memory))
     # A local file header has 30 bytes. Name and extra field follow; their lengths are at offsets 26 and 28.
     position = file.tell()
     file.seek(member_info.header_offset + 26)
@@ -321,7 +321,7 @@ def _open_npz_member(
         raise _damaged_array_error(
             array_name, f"{member_info.file_size:,} bytes are declared, {available_bytes:,} are present"
         )
-    return header.make_stored_array(partial(_map_array, path, start + header.offset, header))
+    return header.make_stored_array(partial(_memory_map_array, path, start + header.offset, header))
 
 
 # ------------------------------------------------------------------------------------------------------ feeds in memory

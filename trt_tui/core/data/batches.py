@@ -296,7 +296,7 @@ class BatchLayout:
     broadcast_inputs: frozenset[str]
 
     @property
-    def has_remainder(self) -> bool:
+    def has_incomplete_last_batch(self) -> bool:
         """True if the last feed has fewer rows than the fixed batch of the network."""
         return self.rows_per_feed is not None and bool(self.lead_rows % self.rows_per_feed)
 
@@ -381,10 +381,12 @@ def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo], *, allows_re
         if count is not None:
             own_size = first_dimension(info)
             assert isinstance(own_size, int), "else the batches are not counted"
-            has_remainder = bool(own_rows % own_size) or isinstance(lead_size, int) and bool(rows % lead_size)
+            has_incomplete_last_batch = (
+                bool(own_rows % own_size) or isinstance(lead_size, int) and bool(rows % lead_size)
+            )
             if count == 1 and own_rows == own_size:
                 continue
-            if count != batches[lead.name] or has_remainder and (own_rows, own_size) != (rows, lead_size):
+            if count != batches[lead.name] or has_incomplete_last_batch and (own_rows, own_size) != (rows, lead_size):
                 raise InputError(
                     f"{part.source}: inputs '{lead.name}' and '{name}' disagree about the number of samples",
                     f"'{lead.name}' has {_row_count_text(rows, batches[lead.name])}, "
@@ -407,7 +409,7 @@ def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo], *, allows_re
     return BatchLayout(rows, lead_size if isinstance(lead_size, int) else None, steps, frozenset(broadcast))
 
 
-def remainder_error(input_info: TensorInfo, row_count: int, source_title: str) -> InputError:
+def incomplete_batch_error(input_info: TensorInfo, row_count: int, source_title: str) -> InputError:
     """Returns the error for an input whose rows are not a multiple of the network's fixed batch."""
     size = first_dimension(input_info)
     assert isinstance(size, int), "the batch is fixed"
@@ -428,7 +430,7 @@ def _count_static_batches(
         return None
     rows = stored_array.shape[0]
     if rows % size and not allows_remainder:
-        raise remainder_error(input_info, rows, source_title)
+        raise incomplete_batch_error(input_info, rows, source_title)
     return -(-rows // size)
 
 

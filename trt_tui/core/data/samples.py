@@ -41,9 +41,9 @@ from trt_tui.core.data.batches import (
     choose_default_batch_size,
     find_batch_layout,
     first_dimension,
+    incomplete_batch_error,
     is_float,
     iterate_feed_rows,
-    remainder_error,
     shape_text,
     unknown_input_error,
 )
@@ -124,7 +124,7 @@ def make_random_feeds(
         DataPart(
             "seeded random inputs",
             {
-                info.name: _store_random_array(
+                info.name: _make_random_stored_array(
                     info,
                     (count, *concrete_shapes[info.name][1:])
                     if info.name in sample_inputs
@@ -171,7 +171,9 @@ def _find_sizes_of_named_dimensions(
     }
 
 
-def _store_random_array(input_info: TensorInfo, shape: tuple[int, ...], seed: int, feed_index: int) -> StoredArray:
+def _make_random_stored_array(
+    input_info: TensorInfo, shape: tuple[int, ...], seed: int, feed_index: int
+) -> StoredArray:
     """Returns an input of a feed, whose values are drawn when it is loaded."""
 
     def load() -> np.ndarray:
@@ -478,9 +480,9 @@ def _load_stored_samples(
     input_names = {info.name for info in inputs}
     fixed_batch = _find_common_batch(inputs, outputs)
     for part in read_data_parts(spec, sample_limit, warnings):
-        if layouts and layouts[-1].has_remainder:
+        if layouts and layouts[-1].has_incomplete_last_batch:
             lead = next(info for info in inputs if first_dimension(info) == layouts[-1].rows_per_feed)
-            raise remainder_error(lead, layouts[-1].lead_rows, parts[-1].source)
+            raise incomplete_batch_error(lead, layouts[-1].lead_rows, parts[-1].source)
         layout = find_batch_layout(part, inputs, allows_remainder=fixed_batch is not None)
         if parts and set(part.arrays) - input_names != set(parts[0].arrays) - input_names:
             differing = (set(part.arrays) ^ set(parts[0].arrays)) - input_names
@@ -514,7 +516,7 @@ def _load_stored_samples(
     padding = None
     if (
         fixed_batch is not None
-        and layouts[-1].has_remainder
+        and layouts[-1].has_incomplete_last_batch
         and feed_rows[-1].part_index == len(parts) - 1
         and (feed_rows[-1].stop == layouts[-1].lead_rows)
     ):
@@ -815,18 +817,20 @@ def choose_held_out_feeds(samples: Samples, calibrating_feeds: Collection[int] =
     return HeldOutChoice(tuple(sorted(held_out)))
 
 
-def find_shared_feeds(samples: Samples, other_samples: Samples) -> frozenset[int]:
+def find_feeds_with_shared_samples(samples: Samples, other_samples: Samples) -> frozenset[int]:
     """Returns the indices of the feeds that contain a sample which the other samples contain too.
 
     Samples are compared by the values of all inputs. All data are read once. Raises the errors of `Samples.read_feed`.
     """
-    other_hashes = {digest for index in range(len(other_samples)) for digest in hash_samples(other_samples, index)}
+    other_hashes = {
+        digest for index in range(len(other_samples)) for digest in iterate_sample_hashes(other_samples, index)
+    }
     return frozenset(
-        index for index in range(len(samples)) if not other_hashes.isdisjoint(hash_samples(samples, index))
+        index for index in range(len(samples)) if not other_hashes.isdisjoint(iterate_sample_hashes(samples, index))
     )
 
 
-def hash_samples(samples: Samples, feed_index: int) -> Iterator[bytes]:
+def iterate_sample_hashes(samples: Samples, feed_index: int) -> Iterator[bytes]:
     """Yields the hash of the inputs of each sample of a feed. Arrays that are not divided into samples belong to every
     sample. Raises the errors of `Samples.read_feed`."""
     feed = samples.read_feed(feed_index)

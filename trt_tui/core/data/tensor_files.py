@@ -31,8 +31,8 @@ from trt_tui.core.data.array_files import (
     DataPart,
     NpyHeader,
     StoredArray,
-    check_array_file,
     convert_damaged_file_errors,
+    measure_array_file,
     open_npz,
     read_npy_bytes,
     read_npy_header,
@@ -55,7 +55,7 @@ _PIECE_BYTES = 3 << 18
 """Number of bytes that are encoded at a time, a multiple of three."""
 
 
-def _store_in_memory(array: np.ndarray) -> StoredArray:
+def _make_in_memory_array(array: np.ndarray) -> StoredArray:
     """Returns an array whose values are already in memory, because its form cannot be read in pieces.
 
     Older releases of Polygraphy wrote an ``.npz`` of one array, or bytes as Latin-1. Both forms are read. Nothing is
@@ -123,7 +123,7 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
         InputError: The array holds pickled objects, is damaged, or is too large for its form.
     """
     if isinstance(base64_text, str):
-        return _store_in_memory(_decode_base64_array(base64_text, title))
+        return _make_in_memory_array(_decode_base64_array(base64_text, title))
     start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
     if not base64_text.has_escapes and start[:4] != b"UEsD":  # "PK", the first bytes of an npz, in base64
         try:
@@ -146,7 +146,7 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
             f"{base64_text.length:,} bytes as an old Polygraphy wrote them; up to {MAX_WHOLE_BYTES:,} are read",
             "Save it with Polygraphy 0.38 or later, or as .npz.",
         )
-    return _store_in_memory(
+    return _make_in_memory_array(
         _decode_base64_array(str(json.loads(b'"' + b"".join(base64_text.iterate_blocks()) + b'"', strict=False)), title)
     )
 
@@ -362,7 +362,7 @@ def open_dump(spec: str) -> Dump:
 
 def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[Iteration]]:
     """Reads the iterations of each runner in a file; those of a file without runners have the key ""."""
-    if check_array_file(file, source_title) == 0:
+    if measure_array_file(file, source_title) == 0:
         raise InputError(f"{source_title} is empty", "", f"Give {DUMP_FORMATS}.")
     if file.suffix.lower() == ".npz":
         return {"": [open_npz(file, source_title).arrays]}
@@ -447,11 +447,11 @@ def _parse_trtexec_outputs(outputs: Sequence[Mapping[str, Any]], source_title: s
             )
             raise InputError(f"{title} is damaged", cause, "Let trtexec write the file again.")
         with np.errstate(over="ignore"):
-            arrays[name] = _store_in_memory(values.astype(_find_smallest_type(values)).reshape(shape))
+            arrays[name] = _make_in_memory_array(values.astype(_choose_number_type(values)).reshape(shape))
     return arrays
 
 
-def _find_smallest_type(values: np.ndarray) -> np.dtype:
+def _choose_number_type(values: np.ndarray) -> np.dtype:
     """Returns the smallest signed integer type that holds all values, or FP32 if a value is not a whole number."""
     with np.errstate(invalid="ignore"):
         for integer_type in (np.int8, np.int16, np.int32, np.int64):
@@ -561,7 +561,7 @@ def list_folder_files(folder: Path) -> list[Path]:
 
 
 def _read_file_parts(path: Path, source_title: str) -> Iterator[DataPart]:
-    empty = check_array_file(path, source_title) == 0
+    empty = measure_array_file(path, source_title) == 0
     with convert_damaged_file_errors(source_title):
         archive = zipfile.is_zipfile(path)
     if empty:

@@ -265,7 +265,7 @@ _QDQ_NAME_SUFFIX = re.compile(r"(?:_(?:de)?quantize_scale_node)?(?:_clone_\d+)?$
 _MAX_NAMED_LAYERS = 2
 
 
-def find_confirmed_findings(network: NetworkOutline, engine_report: EngineReport) -> Iterator[QdqFinding]:
+def find_confirmed_qdq_candidates(network: NetworkOutline, engine_report: EngineReport) -> Iterator[QdqFinding]:
     """Yields the Q/DQ candidates of a file that an engine confirms, because it converts the values by separate kernels.
 
     Raises:
@@ -305,7 +305,7 @@ def _is_conversion(
         return True
     return (
         layer.kind in (REFORMAT, QDQ)
-        and _changes_quantized_type(layer)
+        and _quantizes_or_dequantizes(layer)
         and candidate.group != ""
         and any(
             not set(layer.output_tensors).isdisjoint(other.input_tensors)
@@ -317,7 +317,7 @@ def _is_conversion(
     )
 
 
-def _changes_quantized_type(layer: EngineLayer) -> bool:
+def _quantizes_or_dequantizes(layer: EngineLayer) -> bool:
     """Returns True if an engine layer converts floats to quantized values, or the reverse."""
     sides = [
         {precision for precision in types if precision is not None} for types in (layer.input_types, layer.output_types)

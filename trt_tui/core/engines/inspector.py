@@ -584,7 +584,7 @@ def read_profile_report(profile_path: Path, network: NetworkOutline) -> EngineRe
     Raises:
         InputError: A file cannot be read.
     """
-    ms_by_layer, graph_path = read_layer_profile(profile_path), _find_graph_of_profile(profile_path)
+    ms_by_layer, graph_path = read_layer_profile(profile_path), _find_layer_information_of_profile(profile_path)
     with limit_file_reading(profile_path if graph_path is None else graph_path):
         graph_report = (
             EngineReport(())
@@ -609,7 +609,7 @@ def read_profile_report(profile_path: Path, network: NetworkOutline) -> EngineRe
         )
 
 
-def _find_graph_of_profile(profile_path: Path) -> Path | None:
+def _find_layer_information_of_profile(profile_path: Path) -> Path | None:
     """Returns the path of the layer information beside a profile; None if there is none."""
     if not profile_path.name.endswith(_PROFILE_SUFFIX):
         return None

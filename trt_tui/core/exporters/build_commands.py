@@ -43,7 +43,7 @@ from trt_tui.core.lowering.implicit_quantization import (
 from trt_tui.core.lowering.lowering_checks import (
     WEAK_PRECISIONS,
     groups_by_release_dependent_precision,
-    replace_file_precision,
+    replace_all_file_precisions,
     weak_typing_notes,
 )
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
@@ -105,7 +105,7 @@ class TrtexecCommandLine:
     refusal_reason: str = ""
 
 
-def build_trtexec_command_lines(
+def build_command_lines_for_constraints(
     network: Network,
     config: PrecisionConfig,
     constraints: ImplicitQuantizationConstraints | None = None,
@@ -351,7 +351,7 @@ def command_file_names(format_name: str, path: Path) -> TrtexecFiles:
     return TrtexecFiles(engine=f"{path.name}.engine", **names)
 
 
-def trtexec_command_lines(
+def build_trtexec_command_lines(
     network: Network,
     config: PrecisionConfig,
     ranges: Mapping[str, float],
@@ -362,11 +362,11 @@ def trtexec_command_lines(
     """Builds the trtexec commands of any config. The weakly typed command has layer constraints if the config allows
     it.
     """
-    config = replace_file_precision(network, config)
+    config = replace_all_file_precisions(network, config)
     special_labels = _special_precision_labels(network, config)
     constraints = lower_to_implicit_quantization(network, config, ranges) if not special_labels else None
     refusal_reason = f"no weakly typed TensorRT has {' or '.join(special_labels)}" if special_labels else ""
-    return build_trtexec_command_lines(
+    return build_command_lines_for_constraints(
         network,
         config,
         constraints,
@@ -388,13 +388,13 @@ def write_trtexec_export(context: ExportContext) -> WrittenExport:
     cache.
     """
     path, network, config, companion_paths = context.path, context.network, context.config, context.companion_paths
-    lines = trtexec_command_lines(
+    lines = build_trtexec_command_lines(
         network, config, context.ranges, command_file_names("trtexec", path), context.shapes, context.builder_options
     )
     written_paths = write_onnx_export(replace(context, path=companion_paths["typed"])).paths
     omissions: Mapping[str, Any] = {}
     notes = config_barrier_notes(network, config)
-    if not _special_precision_labels(network, replace_file_precision(network, config)):
+    if not _special_precision_labels(network, replace_all_file_precisions(network, config)):
         constraints = lower_to_implicit_quantization(network, config, context.ranges)
         written_paths += write_fp32_network_and_cache(context, constraints, CALIBRATOR)
         omissions = implicit_omission_record(network, config, companion_paths["base"].name, constraints)
@@ -436,7 +436,7 @@ def trtexec_script(
     The script runs in the folder that contains it and the files of the commands. It calls ``$TRTEXEC`` if that is set.
 
     Args:
-        command_lines: The lines from `build_trtexec_command_lines`.
+        command_lines: The lines from `build_command_lines_for_constraints`.
         title: The description of the engine, for the heading.
         script_name: File name of the script.
         omissions: The parts of the config that the commands do not contain; see `trt_tui.core.exporters.formats`.

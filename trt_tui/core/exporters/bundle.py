@@ -34,7 +34,7 @@ from trt_tui.core.engines.inspector import GRAPH_SUFFIX
 from trt_tui.core.exporters.build_commands import (
     LAYERS_COMMENT,
     TrtexecFiles,
-    build_trtexec_command_lines,
+    build_command_lines_for_constraints,
     polygraphy_command,
     polygraphy_script,
     quote_command,
@@ -44,7 +44,7 @@ from trt_tui.core.exporters.formats import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
-from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_file_precision
+from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_all_file_precisions
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
@@ -241,7 +241,7 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
     builder_options = _copy_builder_files(folder, bundle.builder_options)
     export_typed_network(typed_network.model, network, folder / NETWORK_FILE)
     write_file_atomically(folder / "precision.json", bundle.config_text)
-    requested_config = replace_file_precision(network, config)
+    requested_config = replace_all_file_precisions(network, config)
     if used_ranges := compute_activation_ranges(network, bundle.ranges, requested_config.without_fixed_ranges()):
         write_calibration_cache(folder / "ranges.cache", used_ranges, calibration_algorithm(bundle.range_method))
     title = f"Builds {network.name} in the precisions of its config."
@@ -384,7 +384,7 @@ def _build_script_text(
         usage="#\n#   sh build.sh [more options]",
     )
     if release in ("10", "11"):
-        lines = build_trtexec_command_lines(
+        lines = build_command_lines_for_constraints(
             bundle.network,
             bundle.config,
             files=TrtexecFiles(typed=NETWORK_FILE, engine=ENGINE_FILE),
@@ -732,7 +732,7 @@ def check_tensor_names(network: Network, names: Sequence[str]) -> None:
             )
 
 
-def find_group_boundary(network: Network, group: FusionGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def find_group_boundary_tensors(network: Network, group: FusionGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Finds the tensors that a group reads from other layers, and its final tensor."""
     group_tensors = {tensor for name in group.layers for tensor in network.get_layer(name).outputs}
     tensor_names = set(_list_tensors(network))

@@ -20,7 +20,7 @@ from trt_tui.core.data.batches import ShapeRange
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
-from trt_tui.core.lowering.lowering_checks import replace_file_precision
+from trt_tui.core.lowering.lowering_checks import replace_all_file_precisions
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES
 from trt_tui.core.moves.config import BarrierMove, KeepRuleMove, PrecisionConfig
@@ -137,7 +137,7 @@ def omission_record(
         lines.append(
             f"the keep rule of {counted_noun_text(len(keep_moves), 'row')}: here they have a precision like any other"
         )
-    if replace_file_precision(network, config) != config:
+    if replace_all_file_precisions(network, config) != config:
         lines.append(
             "the file precision of rows of the quantized file: here they have the nearest precision that "
             "this format knows"
@@ -162,7 +162,7 @@ def implicit_omission_record(
         The entries of `omission_record`. Under "rows", the precisions of layers that only copy values. Under "around",
             the float precision around quantized layers.
     """
-    nearest_config = replace_file_precision(network, config)
+    nearest_config = replace_all_file_precisions(network, config)
     rows: dict[str, str] = {}
     has_quantized = False
     for group in network.groups:
@@ -199,7 +199,7 @@ def write_precision_json_export(context: ExportContext) -> WrittenExport:
         weights_of=network.weights_source_name,
     )
     write_file_atomically(context.path, text)
-    quantized_config = replace_file_precision(network, config)
+    quantized_config = replace_all_file_precisions(network, config)
     tensors = {
         site.tensor
         for group in network.groups
@@ -236,7 +236,7 @@ def config_calibration_cache_text(
         ranges: The calibrated amax by tensor name.
         range_method: The method of the ranges; "" if unknown.
     """
-    config = replace_file_precision(network, config).without_fixed_ranges()
+    config = replace_all_file_precisions(network, config).without_fixed_ranges()
     return calibration_cache_text(
         {**ranges, **compute_activation_ranges(network, ranges, config)}, calibration_algorithm(range_method)
     )

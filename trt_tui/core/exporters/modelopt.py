@@ -18,7 +18,7 @@ from trt_tui.core.builder_options import OMISSION_MARKER
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
 from trt_tui.core.exporters.formats import ExportContext, WrittenExport, omission_record
 from trt_tui.core.exporters.onnx import export_typed_network
-from trt_tui.core.lowering.lowering_checks import groups_by_release_dependent_precision, replace_file_precision
+from trt_tui.core.lowering.lowering_checks import groups_by_release_dependent_precision, replace_all_file_precisions
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.lowering.scales import compute_activation_ranges
@@ -240,7 +240,7 @@ def _quantizer_notes(
     return notes
 
 
-def write_modelopt(
+def write_modelopt_record(
     path: Path | str,
     network: Network,
     config: PrecisionConfig,
@@ -266,7 +266,7 @@ def write_modelopt_export(context: ExportContext) -> WrittenExport:
     """
     path, network = context.path, context.network
     base_path, cache_path = context.companion_paths["base"], context.companion_paths["cache"]
-    config = replace_file_precision(network, context.config)
+    config = replace_all_file_precisions(network, context.config)
     check_modelopt_config(network, config)
     base_model = lower_from_source_model(network, _derive_fp32_config(config), {}).model
     written_model = export_typed_network(base_model, network, base_path)
@@ -274,7 +274,7 @@ def write_modelopt_export(context: ExportContext) -> WrittenExport:
     cache_paths = [cache_path] if used_ranges else []
     if used_ranges:
         write_calibration_cache(cache_path, used_ranges, calibration_algorithm(context.calibration.method))
-    write_modelopt(
+    write_modelopt_record(
         path,
         network,
         config,

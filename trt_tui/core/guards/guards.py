@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from trt_tui.core.calibration.cache import CacheHeader
+from trt_tui.core.calibration.cache import CalibrationCacheHeader
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import Accuracy, EngineResult
@@ -81,7 +81,7 @@ class RangeFacts:
     source_name: str
     method: str = ""
     calibration_samples: int = 0
-    cache_header: CacheHeader | None = None
+    cache_header: CalibrationCacheHeader | None = None
     fallback_method: str = ""
     requested_method: str = ""
     builder_release: str = ""
@@ -229,7 +229,7 @@ class GuardFacts:
         Args:
             output_name: The judged output; "" for the worst one.
         """
-        outputs = self.fp32_accuracy.on_compared_samples.outputs if self.fp32_accuracy is not None else {}
+        outputs = self.fp32_accuracy.accuracy_on_compared_samples.outputs if self.fp32_accuracy is not None else {}
         fp32_ratios = [
             10 ** (-output.errors.sqnr_db / 10)
             for name, output in outputs.items()
@@ -974,7 +974,7 @@ def find_fp16_error_floor(facts: GuardFacts) -> Iterator[Alarm]:
     )
     for item in accuracies:
         require_fact(_sqnr_against_fp32_db(item, facts), "no SQNR was measured")
-    run_db, fp16_db = (_sqnr_against_fp32_db(item.on_compared_samples, facts) for item in accuracies)
+    run_db, fp16_db = (_sqnr_against_fp32_db(item.accuracy_on_compared_samples, facts) for item in accuracies)
     if run_db is None or fp16_db is None:
         return
     results = [judge_accuracy(facts.targets[:1], item) for item in accuracies]

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from trt_tui.core.calibration.calibration import calibrate, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import NetworkProbe, RunProgress
 from trt_tui.core.data.batches import first_dimension
-from trt_tui.core.data.samples import Samples, can_mix_samples, hash_samples
+from trt_tui.core.data.samples import Samples, can_mix_samples, iterate_sample_hashes
 from trt_tui.core.guards.guards import (
     MAX_RANGE_RATIO,
     GuardFacts,
@@ -77,7 +77,9 @@ def count_samples_if_all_equal(samples: Samples) -> int:
         InputError: The data cannot be read.
     """
     hashes = (
-        digest for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES) for digest in hash_samples(samples, index)
+        digest
+        for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES)
+        for digest in iterate_sample_hashes(samples, index)
     )
     first = next(hashes, None)
     return samples.count if samples.count > 1 and all(digest == first for digest in hashes) else 0
@@ -364,16 +366,16 @@ def measure_clipped_shares(
     probe = NetworkProbe(model)
     outputs = {}
     for tensor, amax in ranges.items():
-        value = probe.get_fp32_value(tensor)
+        value = probe.find_or_add_fp32_value(tensor)
         over = probe.append_operator(
             "ThresholdedRelu", probe.append_operator("Abs", value), alpha=amax * CLIPPING_FACTOR
         )
         outputs[tensor] = (
             *probe.add_reductions(probe.append_operator("Sign", over), "ReduceSum"),
-            probe.add_tensor_shape(tensor),
+            probe.add_shape_output(tensor),
         )
     counts, sizes = dict.fromkeys(ranges, 0.0), dict.fromkeys(ranges, 0)
-    with probe.load_statistics_runner(backend, samples) as runner:
+    with probe.load_output_runner(backend, samples) as runner:
         for feed in samples.iterate_feeds():
             scalars = runner.run(feed)
             for tensor, (over_name, shape_name) in outputs.items():

@@ -16,7 +16,7 @@ from trt_tui.core.importers.commands import (
     has_command_line,
     is_tensorrt_script,
     parse_commands,
-    read_command,
+    read_command_settings,
     read_tensorrt_script,
 )
 from trt_tui.core.importers.imported_settings import ImportedSettings, build_config
@@ -24,8 +24,8 @@ from trt_tui.core.importers.modelopt import (
     find_modelopt_calls,
     find_modelopt_commands,
     is_modelopt_record,
-    read_modelopt,
     read_modelopt_calls,
+    read_modelopt_record,
 )
 from trt_tui.core.moves.config_file import LoadedConfig, read_config
 from trt_tui.core.network.network import Network
@@ -60,7 +60,7 @@ def read_any_config(
         settings: ImportedSettings | None = None
         if text.lstrip().startswith("{"):
             record = _parse_json_or_yaml(text, path)
-            settings = read_modelopt(record, network, path) if is_modelopt_record(record) else None
+            settings = read_modelopt_record(record, network, path) if is_modelopt_record(record) else None
         elif modelopt_calls := find_modelopt_calls(text, path):
             settings = read_modelopt_calls(modelopt_calls, network, path)
         elif is_tensorrt_script(text):
@@ -76,7 +76,7 @@ def read_any_config(
         elif has_command_line(text):
             settings = read_command_script(text, network, path)
         elif is_modelopt_record(record := _parse_json_or_yaml(text, path)):
-            settings = read_modelopt(record, network, path)
+            settings = read_modelopt_record(record, network, path)
         elif _CACHE_HEADER.match(text):
             raise InputError(
                 f"{path.name} is a calibration cache, not a config",
@@ -142,7 +142,7 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
             adjacent_config_text(file, "Name a config, or a line that has one of them."),
         )
     command = max(precision_commands, key=_precision_sort_key)
-    settings = read_command(command, network, file)
+    settings = read_command_settings(command, network, file)
     if other_lines := [str(candidate.line_number) for candidate in precision_commands if candidate is not command]:
         settings.notes.append(
             f"line {name_list_text(other_lines)} is another command; line {command.line_number} is used"

@@ -66,7 +66,7 @@ def parse_script(text: str) -> ast.Module:
         return ast.parse(text)
 
 
-def find_constants(tree: ast.Module) -> dict[str, Any]:
+def find_script_constants(tree: ast.Module) -> dict[str, Any]:
     """Finds the variables that a script assigns exactly once, with a literal; returns their values by name."""
     changes: Counter[str] = Counter()
     for node in ast.walk(tree):
@@ -210,7 +210,7 @@ class CommandLine:
     model_path: str = ""
     uses_rtx: bool = False
 
-    def find_value_of_options(self, *names: str) -> str:
+    def find_last_option_value(self, *names: str) -> str:
         """Returns the last value of the first option among the given names that has one; "" if none has one."""
         return next((self.options[name][-1] for name in names if self.options.get(name)), "")
 
@@ -218,7 +218,7 @@ class CommandLine:
     def constraint_mode(self) -> str:
         """The effect of layer precisions in the build: "obey", "prefer", or another text if they have no effect."""
         older_values = [value for name, value in _CONSTRAINTS_OF_OPTIONS.items() if name in self.options]
-        return older_values[0] if older_values else self.find_value_of_options(*CONSTRAINT_OPTIONS)
+        return older_values[0] if older_values else self.find_last_option_value(*CONSTRAINT_OPTIONS)
 
 
 def has_command_line(text: str) -> bool:
@@ -243,7 +243,7 @@ def iterate_shell_lines(text: str) -> Iterator[tuple[int, str, dict[str, str]]]:
             yield line_number, line, values
 
 
-def split_command(line: str, values: Mapping[str, str], location: str) -> list[str]:
+def expand_and_split_command(line: str, values: Mapping[str, str], location: str) -> list[str]:
     """Replaces the variables in a command line by their values, and splits it into words.
 
     Raises:
@@ -280,7 +280,7 @@ def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
         rtx = rtx or bool(_RTX_PATTERN.search(line))
         if not has_command_line(line):
             continue
-        arguments = split_command(line, values, f"{file_name}, line {line_number}")
+        arguments = expand_and_split_command(line, values, f"{file_name}, line {line_number}")
         options = parse_options(arguments)
         is_polygraphy = (
             bool(_POLYGRAPHY_PATTERN.search(line))
@@ -451,7 +451,7 @@ def read_tensorrt_script(
             cause,
             "Name a postprocess script, a trtexec line, or a precision.json.",
         ) from None
-    constants = find_constants(tree)
+    constants = find_script_constants(tree)
     settings = _read_exported_script(tree, constants, network, file)
     if settings is not None:
         return settings
@@ -749,7 +749,7 @@ _CONFIG_SCRIPT_OPTIONS = ("trt-config-script", "trt-config-postprocess-script", 
 
 
 @dataclass(frozen=True)
-class _PrecisionOptions:
+class _PrecisionOptionNames:
     """The names of the options with which a tool sets precisions.
 
     Attributes:
@@ -782,7 +782,7 @@ class _PrecisionOptions:
 
 
 COMMAND_FORMS = {
-    TRTEXEC: _PrecisionOptions(
+    TRTEXEC: _PrecisionOptionNames(
         "stronglyTyped",
         ("int8", "fp8", "int4"),
         ("layerPrecisions", "layerOutputTypes"),
@@ -790,7 +790,7 @@ COMMAND_FORMS = {
         ("trtexec applies precisions and types of layers", "--precisionConstraints=obey or prefer"),
         (("best",), ("noTF32", "onnx")),
     ),
-    POLYGRAPHY: _PrecisionOptions(
+    POLYGRAPHY: _PrecisionOptionNames(
         "strongly-typed",
         ("int8", "fp8"),
         ("layer-precisions",),
@@ -805,7 +805,7 @@ COMMAND_FORMS = {
 """The options of each tool."""
 
 
-def read_command(command: CommandLine, network: Network, file: Path) -> ImportedSettings:
+def read_command_settings(command: CommandLine, network: Network, file: Path) -> ImportedSettings:
     """Reads the precisions that a command sets, itself and by the postprocess scripts that it names.
 
     Raises:
@@ -831,7 +831,7 @@ def read_command(command: CommandLine, network: Network, file: Path) -> Imported
         _add_script_settings(settings, script, network, file)
     if settings.layer_precisions or settings.output_precisions and command.tool == TRTEXEC:
         settings.notes += constraint_notes(command.constraint_mode, *form.constraint_texts)
-    if cache := command.find_value_of_options(form.cache):
+    if cache := command.find_last_option_value(form.cache):
         settings.cache_path = file.parent / cache
     if settings.quantized is Precision.INT8:
         _add_range_notes(settings, command, network, file)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, select_network_ranges
+from trt_tui.core.calibration.cache import read_calibration_cache, read_calibration_cache_header, select_network_ranges
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.engines.inspector import LayerFinder
 from trt_tui.core.moves.config import PrecisionConfig
@@ -264,7 +264,7 @@ def _read_ranges(
     method, notes = "", list[str]()
     if settings.cache_path is not None:
         try:
-            method = read_cache_header(settings.cache_path).range_method
+            method = read_calibration_cache_header(settings.cache_path).range_method
             if not ranges:
                 ranges, match_notes = select_network_ranges(
                     _drop_unneeded_ranges(read_calibration_cache(settings.cache_path), network),

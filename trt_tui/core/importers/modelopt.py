@@ -17,13 +17,13 @@ from typing import Any
 from trt_tui.core.builder_options import OMISSION_MARKER
 from trt_tui.core.importers.commands import (
     UNREADABLE_SCRIPT_ERRORS,
-    find_constants,
+    expand_and_split_command,
+    find_script_constants,
     iterate_shell_lines,
     parse_options,
     parse_script,
     read_literal,
     source_text,
-    split_command,
 )
 from trt_tui.core.importers.imported_settings import ImportedSettings
 from trt_tui.core.network.layers import FusionGroup
@@ -237,7 +237,7 @@ def find_modelopt_commands(text: str, file: Path) -> list[ModelOptCall]:
         if not _COMMAND_PATTERN.search(line):
             continue
         tool = "autocast" if "modelopt.onnx.autocast" in line else "quantize"
-        words = split_command(line, values, f"{file.name}, line {line_number}")
+        words = expand_and_split_command(line, values, f"{file.name}, line {line_number}")
         arguments: dict[str, Any] = {}
         for name, entries in parse_options([_SHORT_OPTIONS.get(word, word) for word in words]).items():
             full_names = [option for option in _OPTIONS[tool] if option.startswith(name)]  # argparse abbreviates too
@@ -259,7 +259,7 @@ def find_modelopt_calls(text: str, file: Path) -> list[ModelOptCall]:
         tree = parse_script(text)
     except UNREADABLE_SCRIPT_ERRORS:
         return []
-    constants = find_constants(tree)
+    constants = find_script_constants(tree)
     calls = [
         (node, name)
         for node in ast.walk(tree)
@@ -311,7 +311,7 @@ def read_modelopt_calls(calls: Sequence[ModelOptCall], network: Network, file: P
         tool: max((call for call in calls if call.tool == tool), key=count_entries)
         for tool in dict.fromkeys(call.tool for call in calls)
     }
-    settings = read_modelopt({tool: call.arguments for tool, call in used_calls.items()}, network, file)
+    settings = read_modelopt_record({tool: call.arguments for tool, call in used_calls.items()}, network, file)
     for call in used_calls.values():
         if other_lines := [str(other.line_number) for other in calls if other.tool == call.tool and other is not call]:
             settings.notes.append(
@@ -320,7 +320,7 @@ def read_modelopt_calls(calls: Sequence[ModelOptCall], network: Network, file: P
     return settings
 
 
-def read_modelopt(record: Mapping[str, Any], network: Network, file: Path) -> ImportedSettings:
+def read_modelopt_record(record: Mapping[str, Any], network: Network, file: Path) -> ImportedSettings:
     """Reads the settings in a record with the arguments of ModelOpt.
 
     Raises:

@@ -63,9 +63,9 @@ def raise_weight_scales_for_bias(
     dtype = FLOAT_TYPES[scale_type]
     with np.errstate(over="ignore"):
         product = magnitude / MAX_BIAS_QUOTIENT[scale_type]
-        rounded = _round_up(np.maximum(product, MIN_BIAS_SCALE[scale_type]), dtype)
+        rounded = _round_up_to_type(np.maximum(product, MIN_BIAS_SCALE[scale_type]), dtype)
         tie = (rounded.astype(np.float64) + np.nextafter(rounded, np.zeros_like(rounded))) / 2
-        candidate = _round_up(np.maximum(product, tie) / input_scale, dtype)  # the product is rounded, too
+        candidate = _round_up_to_type(np.maximum(product, tie) / input_scale, dtype)  # the product is rounded, too
         candidate = np.where(
             flag_channels_with_bias_overflow(candidate, input_scale, magnitude, scale_type),
             _next_larger_floats(candidate),
@@ -76,7 +76,7 @@ def raise_weight_scales_for_bias(
     return result if overflowing.any() else weight_scales
 
 
-def _round_up(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+def _round_up_to_type(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """Returns the values rounded up to the next value of a NumPy float type."""
     rounded: np.ndarray = values.astype(dtype)
     return np.where(rounded.astype(np.float64) < values, _next_larger_floats(rounded), rounded)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from trt_tui.core.lowering.lowering_checks import (
     WEAK_PRECISIONS,
     refuse_unsupported_precisions,
-    replace_file_precision,
+    replace_all_file_precisions,
     weak_typing_notes,
 )
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
@@ -42,7 +42,7 @@ def lower_to_explicit_quantization(
     Raises:
         InputError: an INT8 layer's input has no range, or a layer has a quantized type other than INT8.
     """
-    config = replace_file_precision(network, config)
+    config = replace_all_file_precisions(network, config)
     refuse_unsupported_precisions(network, config, WEAK_PRECISIONS, "TensorRT 8.6")
     rewritten_network = rewrite_network_for_config(network, config)
     typed_network = lower_rewritten_network(rewritten_network, config, ranges, with_casts=False)

@@ -32,7 +32,7 @@ from trt_tui.core.lowering import scales
 from trt_tui.core.lowering.lowering_checks import (
     WEAK_PRECISIONS,
     refuse_unsupported_precisions,
-    replace_file_precision,
+    replace_all_file_precisions,
     weak_typing_notes,
 )
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
@@ -105,7 +105,7 @@ def lower_to_implicit_quantization(
     Raises:
         InputError: an INT8 layer's input has no range, or a layer has a quantized type other than INT8.
     """
-    config = replace_file_precision(network, config)
+    config = replace_all_file_precisions(network, config)
     refuse_unsupported_precisions(network, config, WEAK_PRECISIONS, "a weakly typed TensorRT")
     rounded_groups = RoundingMove.subject_kind.sort_subjects(network, config.get_moves(RoundingMove))
     config = config.without_moves(RoundingMove)

@@ -45,7 +45,7 @@ def leaves_quantized_precision_unused(network: NetworkOutline, config: Precision
     )
 
 
-def replace_file_precision(network: NetworkOutline, config: PrecisionConfig) -> PrecisionConfig:
+def replace_all_file_precisions(network: NetworkOutline, config: PrecisionConfig) -> PrecisionConfig:
     """Returns a config in which each file precision is replaced by the nearest other precision.
 
     The ranges of the file's Q/DQ pairs are added to the config. Lowerings that cannot express file precision need this.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.lowering.folded_constants import FoldedConstants, has_constant_edits, list_normalisation_rewrites
+from trt_tui.core.lowering.edited_constants import EditedConstants, has_constant_edits, list_normalisation_rewrites
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.constants import register_constant
 from trt_tui.core.network.graph_editor import remove_unread_values
@@ -74,8 +74,8 @@ class _NetworkRewriter:
     def __init__(self, network: Network, config: PrecisionConfig, norms: Mapping[str, Normalisation]) -> None:
         self.network, self.config, self.norms = network, config, norms
         self.equality_limits = config.list_fp32_difference_reasons(network)
-        self.folded_constants, self.barrier_tensors = (
-            FoldedConstants(network, config),
+        self.edited_constants, self.barrier_tensors = (
+            EditedConstants(network, config),
             BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove)),
         )
         newest = any(norm.operator == "RMSNormalization" for norm in norms.values())
@@ -90,14 +90,14 @@ class _NetworkRewriter:
 
     def rewrite_network(self, keeps_neutral_layers: bool) -> RewrittenNetwork:
         shared: dict[tuple[object, ...], ir.Value] = {}
-        for port in self.folded_constants.changed_layer_inputs:
+        for port in self.edited_constants.changed_layer_inputs:
             node = self.nodes[port[0]]
             index = port[1]
             replaced_value = node.inputs[index] if index < len(node.inputs) else None
             replaced_name = replaced_value.name if replaced_value is not None else None
-            key = (replaced_name, self.folded_constants.constant_edit_key(port))
+            key = (replaced_name, self.edited_constants.constant_edit_key(port))
             if replaced_name is None or key not in shared:
-                array = self.folded_constants.compute_constant(port)
+                array = self.edited_constants.compute_constant(port)
                 assert array is not None  # an edit creates the constant if there was none
                 shared[key] = self._add_constant(array, f"{replaced_name or port[0] + '_bias'}__folded")
             if index >= len(node.inputs):
@@ -184,7 +184,7 @@ class _NetworkRewriter:
             return self._add_constant(np.ones(normalisation.channels, np.float32), f"{normalisation.result}__scale")
         value = self.nodes[layer_input[0]].inputs[layer_input[1]]
         assert value is not None and value.name is not None  # the input is a constant of the network
-        array = self.folded_constants.compute_constant(layer_input)
+        array = self.edited_constants.compute_constant(layer_input)
         assert array is not None
         rank = -normalisation.axis
         if array.ndim == rank:

@@ -23,8 +23,8 @@ import onnx_ir as ir
 from trt_tui.core.calibration.calibration import select_ranges_for_type
 from trt_tui.core.lowering import bias_scales, scales
 from trt_tui.core.lowering.bias_scales import RaisedWeightScales, weight_sqnr_db
-from trt_tui.core.lowering.folded_constants import (
-    FoldedConstants,
+from trt_tui.core.lowering.edited_constants import (
+    EditedConstants,
     has_constant_edits,
     list_normalisation_rewrites,
 )
@@ -125,16 +125,16 @@ def required_opset(float_types: Collection[Precision], quantized_types: Collecti
     )
 
 
-def find_same_type_ports(node: ir.Node, opset: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+def flag_tensors_of_result_type(node: ir.Node, opset: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     """Returns flags for the inputs and for the outputs of a node: True if the type must equal that of the first output.
 
     The flags come from the schema of the operator.
     """
-    return _find_same_type_schema_ports(node.op_type, opset, len(node.inputs), len(node.outputs))
+    return _flag_schema_parameters_of_result_type(node.op_type, opset, len(node.inputs), len(node.outputs))
 
 
 @functools.cache
-def _find_same_type_schema_ports(
+def _flag_schema_parameters_of_result_type(
     op_type: str, opset: int, input_count: int, output_count: int
 ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     schema = get_onnx_schema(op_type, opset)
@@ -157,7 +157,7 @@ def find_compute_type_results(network: Network, layer: Layer) -> list[str]:
     """Returns the float results of a layer whose type is that of its computation."""
     if layer.kind is LayerKind.OPAQUE:
         return []
-    is_typed_output = find_same_type_ports(network.node(layer.name), network.opset)[1]
+    is_typed_output = flag_tensors_of_result_type(network.node(layer.name), network.opset)[1]
     return [
         tensor
         for tensor, is_typed in zip(layer.outputs, is_typed_output, strict=True)
@@ -316,7 +316,7 @@ def plan_lowering(
     ranges: Mapping[str, float],
     *,
     with_casts: bool = True,
-    folded_constants: FoldedConstants | None = None,
+    edited_constants: EditedConstants | None = None,
     scale_cache: ScaleCache | None = None,
 ) -> dict[str, GroupLowering]:
     """Returns the precision, boundary type and scales of each fusion group in a config, by group name, in network
@@ -325,7 +325,7 @@ def plan_lowering(
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
         with_casts: False for a release that takes float precisions as layer constraints; all scales are then FP32.
-        folded_constants: The constants with the edits of the config; None if the network already has them.
+        edited_constants: The constants with the edits of the config; None if the network already has them.
         scale_cache: A cache of scales that several configs of this network share.
 
     Raises:
@@ -344,7 +344,7 @@ def plan_lowering(
         for precision in QUANTIZED_TYPES
         if (weight_scales := move.find_weight_scales(precision)) is not None
     }
-    folded_constants = folded_constants or FoldedConstants(network)
+    edited_constants = edited_constants or EditedConstants(network)
     group_lowerings = {}
     for group in network.groups:
         precision = config.precision_of(group)
@@ -356,7 +356,7 @@ def plan_lowering(
             _NO_SCALES
             if quantized_type is None
             else _compute_qdq_scales(
-                folded_constants,
+                edited_constants,
                 group,
                 quantized_type,
                 amax.get(precision, {}),
@@ -370,7 +370,7 @@ def plan_lowering(
 
 
 def _compute_qdq_scales(
-    folded_constants: FoldedConstants,
+    edited_constants: EditedConstants,
     group: FusionGroup,
     quantized_type: QuantizedType,
     amax_by_tensor: Mapping[str, float],
@@ -383,7 +383,7 @@ def _compute_qdq_scales(
     Args:
         fixed_scales: The scales that a move fixes for the only weight of the group, flat; None if there is none.
     """
-    network = folded_constants.network
+    network = edited_constants.network
     sites = group.qdq_sites_at_precision(quantized_type.precision)
     biases = (
         {site: bias_scales.find_bias_input(network, group, site) for site in sites if site.role == "weight"}
@@ -396,20 +396,20 @@ def _compute_qdq_scales(
             quantized_type.precision,
             boundary_type,
             *(
-                folded_constants.constant_edit_key((site.layer, site.index))
+                edited_constants.constant_edit_key((site.layer, site.index))
                 if site.role == "weight"
                 else amax_by_tensor.get(site.tensor)
                 for site in sites
             ),
-            *(folded_constants.constant_edit_key(port) for port in biases.values() if port is not None),
+            *(edited_constants.constant_edit_key(port) for port in biases.values() if port is not None),
         )
         if cache_key not in scale_cache:
             scale_cache[cache_key] = _compute_qdq_scales(
-                folded_constants, group, quantized_type, amax_by_tensor, boundary_type, fixed_scales=fixed_scales
+                edited_constants, group, quantized_type, amax_by_tensor, boundary_type, fixed_scales=fixed_scales
             )
         return scale_cache[cache_key]
     exact_scales = {
-        site: scales.compute_weight_scale(folded_constants, site, quantized_type, fixed_scales)
+        site: scales.compute_weight_scale(edited_constants, site, quantized_type, fixed_scales)
         if site.role == "weight"
         else scales.compute_activation_scale(amax_by_tensor, site.tensor, quantized_type)
         for site in sites
@@ -426,7 +426,7 @@ def _compute_qdq_scales(
             scales.find_weight_scale_layout(network, site, quantized_type) if site.role == "weight" else (None, None)
         )
         tensor_scale = (
-            float(scales.compute_tensor_scale(folded_constants, site, quantized_type))
+            float(scales.compute_tensor_scale(edited_constants, site, quantized_type))
             if quantized_type.block_scale_type and site.role == "weight"
             else 1.0
         )
@@ -443,12 +443,12 @@ def _compute_qdq_scales(
         if (
             port is not None and scale_types[site.layer] is boundary_type
         ):  # if Casts are between, ONNX Runtime does not quantize the bias
-            scales_by_site[site] = _raise_weight_scale_for_bias(folded_constants, scales_by_site, site, port)
+            scales_by_site[site] = _raise_weight_scale_for_bias(edited_constants, scales_by_site, site, port)
     return scales_by_site
 
 
 def _raise_weight_scale_for_bias(
-    folded_constants: FoldedConstants,
+    edited_constants: EditedConstants,
     scales_by_site: Mapping[QdqSite, QdqScale],
     qdq_site: QdqSite,
     bias_input: tuple[str, int],
@@ -460,7 +460,7 @@ def _raise_weight_scale_for_bias(
         for other_site, site_scale in scales_by_site.items()
         if other_site.layer == qdq_site.layer and other_site.role == "input"
     ]
-    bias = folded_constants.compute_constant(bias_input)
+    bias = edited_constants.compute_constant(bias_input)
     if len(input_scales) != 1 or bias is None:
         return scale
     values = bias_scales.raise_weight_scales_for_bias(
@@ -470,20 +470,20 @@ def _raise_weight_scale_for_bias(
 
 
 def find_raised_weight_scales(
-    network: Network, group_lowerings: Mapping[str, GroupLowering], folded_constants: FoldedConstants | None = None
+    network: Network, group_lowerings: Mapping[str, GroupLowering], edited_constants: EditedConstants | None = None
 ) -> list[RaisedWeightScales]:
     """Returns the weight scales that were raised for a bias, with their cost in accuracy, in network order.
 
     Args:
-        folded_constants: The constants with the edits of the config; None if the network already has them.
+        edited_constants: The constants with the edits of the config; None if the network already has them.
     """
-    folded_constants = folded_constants or FoldedConstants(network)
+    edited_constants = edited_constants or EditedConstants(network)
     raised = []
     for group_lowering in group_lowerings.values():
         for site, scale in group_lowering.scales.items():
             if scale.original_values is None:
                 continue
-            weight = folded_constants.compute_constant((site.layer, site.index))
+            weight = edited_constants.compute_constant((site.layer, site.index))
             assert weight is not None
             costs = [
                 weight_sqnr_db(weight, quantize_dequantize_weight(weight, used_scale))

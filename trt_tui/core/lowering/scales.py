@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from trt_tui.core.lowering.folded_constants import FoldedConstants
+from trt_tui.core.lowering.edited_constants import EditedConstants
 from trt_tui.core.moves.config import MOVE_KINDS, PrecisionConfig
 from trt_tui.core.network.layers import QdqSite
 from trt_tui.core.network.network import Network
@@ -59,7 +59,7 @@ def find_weight_scale_layout(
 
 
 def compute_weight_scale(
-    folded_constants: FoldedConstants,
+    edited_constants: EditedConstants,
     qdq_site: QdqSite,
     quantized_type: QuantizedType = INT8,
     fixed_scales: np.ndarray | None = None,
@@ -74,7 +74,7 @@ def compute_weight_scale(
     Raises:
         InputError: The fixed scales do not fit the weight.
     """
-    network = folded_constants.network
+    network = edited_constants.network
     axis, block = find_weight_scale_layout(network, qdq_site, quantized_type)
     if fixed_scales is not None:
         sizes = [size for size in network.shape(qdq_site.tensor) or () if isinstance(size, int)]
@@ -92,20 +92,20 @@ def compute_weight_scale(
                 "Take its rounding out of the config, and measure it again.",
             )
         return fixed_scales.reshape(layout)
-    amax = folded_constants.weight_amax(qdq_site, axis, block)
+    amax = edited_constants.weight_amax(qdq_site, axis, block)
     if not quantized_type.block_scale_type:
         return scale_from_amax(amax, quantized_type)
-    return quantized_type.compute_block_scales(amax, compute_tensor_scale(folded_constants, qdq_site, quantized_type))
+    return quantized_type.compute_block_scales(amax, compute_tensor_scale(edited_constants, qdq_site, quantized_type))
 
 
 def compute_tensor_scale(
-    folded_constants: FoldedConstants, qdq_site: QdqSite, quantized_type: QuantizedType
+    edited_constants: EditedConstants, qdq_site: QdqSite, quantized_type: QuantizedType
 ) -> np.ndarray:
     """Returns the scale of a whole weight, which multiplies the scales of its blocks; 1 if the type does not use
     ranges.
     """
     return (
-        scale_from_amax(folded_constants.weight_amax(qdq_site, None, None), quantized_type)
+        scale_from_amax(edited_constants.weight_amax(qdq_site, None, None), quantized_type)
         if quantized_type.needs_ranges
         else np.ones((), np.float32)
     )

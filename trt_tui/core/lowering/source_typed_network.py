@@ -11,7 +11,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.folded_constants import refuse_edits_under_file_precision
+from trt_tui.core.lowering.edited_constants import refuse_edits_under_file_precision
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import ONNX_TYPES
 from trt_tui.core.lowering.typed_network import (

@@ -234,7 +234,9 @@ class TypedLowering(GraphEditor):
         group_lowering, opaque = self.group_lowerings[group.name], layer.kind is LayerKind.OPAQUE
         boundary_type = ir.DataType.FLOAT if opaque else ONNX_TYPES[group_lowering.boundary_type]
         sites = {site.index: (site, scale) for site, scale in group_lowering.scales.items() if site.layer == layer.name}
-        is_typed_input, is_typed_output = ((), ()) if opaque else rulebook.find_same_type_ports(schema_node, self.opset)
+        is_typed_input, is_typed_output = (
+            ((), ()) if opaque else rulebook.flag_tensors_of_result_type(schema_node, self.opset)
+        )
         for index, value in float_inputs:
             node.replace_input_with(
                 index,

@@ -102,7 +102,7 @@ class AccuracyReducer:
         if isinstance(outputs, FailedRunOutputs):
             self._failures.append(outputs.caveat)
         if feed_index not in self._judged_feeds:
-            self._search_feed_outputs(feed_index, outputs, reference)
+            self._add_nonfinite_of_searched_feed(feed_index, outputs, reference)
             return
         for judged_output in self.judged_outputs:
             expected = take_judged_slice(reference[judged_output.tensor], judged_output)
@@ -131,9 +131,11 @@ class AccuracyReducer:
                 judged_output, self._samples, feed_index, reference[judged_output.tensor], outputs[judged_output.tensor]
             )
             if counted is None:
-                sums = error_metrics.compute_error_sums(expected, got, rows)
+                sums = error_metrics.compute_error_sums_by_name(expected, got, rows)
             else:
-                sums = error_metrics.compute_error_sums(np.where(counted, expected, 0), np.where(counted, got, 0), rows)
+                sums = error_metrics.compute_error_sums_by_name(
+                    np.where(counted, expected, 0), np.where(counted, got, 0), rows
+                )
                 sums["count"] = flatten_each_sample(counted, rows).sum(1)
             self._add_error_sums(feed_index, judged_output.name, sums, expected, rows)
             if judged_output is self._classifier_output:
@@ -145,7 +147,7 @@ class AccuracyReducer:
             self.metric_feeds.append(feed_index)
         self.added_samples += rows
 
-    def _search_feed_outputs(
+    def _add_nonfinite_of_searched_feed(
         self, feed_index: int, outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]
     ) -> None:
         """Adds the NaN and Inf of a feed that calibrated the run, where the reference is finite."""
@@ -182,7 +184,7 @@ class AccuracyReducer:
         """Adds the error sums of a judged output over one feed, and updates its worst sample.
 
         Args:
-            sums: The sums of each row, by name; see `error_metrics.compute_error_sums`.
+            sums: The sums of each row, by name; see `error_metrics.compute_error_sums_by_name`.
         """
         pooled = {name: values.max() if name.endswith("_max") else values.sum() for name, values in sums.items()}
         self.error_sums[output_name].merge_sums(pooled)

@@ -24,7 +24,7 @@ from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
     Magnitudes,
     MagnitudeTask,
-    OverflowEffect,
+    OverflowEffectMeasurement,
     find_worst_overflows,
     list_fp16_overflows,
     make_fp16_range_caveats,
@@ -155,7 +155,7 @@ class Analysis(Simulation):
     def find_config_caveats(self, config: PrecisionConfig, feed_indices: Sequence[int]) -> tuple[Caveat, ...]:
         """Returns the caveats of a simulated config: moves whose equality in FP32 has limits, FP16 overflows on some
         feeds, layers that are not simulated, and known gaps between simulation and engine."""
-        if self.is_regrouped:
+        if self.has_regrouped_batches:
             return ()
         gaps = (
             *(Caveat("data dependent", text) for text in config.list_fp32_difference_reasons(self.network)),
@@ -181,8 +181,8 @@ class Analysis(Simulation):
         return find_worst_overflows(self._overflow_effect.mark_harmless_overflows(overflows, feed_indices))
 
     @cached_property
-    def _overflow_effect(self) -> OverflowEffect:
-        return OverflowEffect(self)
+    def _overflow_effect(self) -> OverflowEffectMeasurement:
+        return OverflowEffectMeasurement(self)
 
     def close(self) -> None:
         """Frees the inference sessions and the reference."""
@@ -391,7 +391,7 @@ class SimulatedConfig(IterableRunSource):
 
         Nothing is measured on regrouped samples: these serve error shares, which have no caveats.
         """
-        if not self._analysis.is_regrouped and uses_fp16(self._analysis.network, self._config):
+        if not self._analysis.has_regrouped_batches and uses_fp16(self._analysis.network, self._config):
             yield from self._analysis.measure_magnitudes(feed_indices)
 
     def find_caveats(self, feed_indices: Sequence[int]) -> Sequence[Caveat]:

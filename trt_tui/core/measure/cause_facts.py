@@ -173,14 +173,14 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
                 or not (is_epsilon or name in group.layers)
             ):
                 continue
-            value = _constant_in_file(network, layer, index)
+            value = _read_file_constant(network, layer, index)
             if value is None or not value.size:
                 continue
             magnitudes = np.abs(value[~np.isnan(value)].astype(np.float32))
             nonzero = magnitudes[magnitudes > 0]
             held = nonzero[nonzero <= FP16_MAX]
             over_fp16 = np.abs(value.astype(np.float32)) > FP16_MAX
-            if value.shape == (exact := _exact_constant(network, tensor, value)).shape:
+            if value.shape == (exact := _read_fp32_constant(network, tensor, value)).shape:
                 over_fp16 &= ~np.isinf(exact)  # FP16 has infinities
             is_mask = network.is_mask(tensor) or bool(np.isneginf(value).any()) and layer.op_type not in PRODUCTS
             yield ConstantFacts(
@@ -197,7 +197,7 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
             )
 
 
-def _exact_constant(network: Network, tensor: str, default: np.ndarray) -> np.ndarray:
+def _read_fp32_constant(network: Network, tensor: str, default: np.ndarray) -> np.ndarray:
     """Returns a constant as the FP32 network has it."""
     try:
         return network.constant_value(tensor)
@@ -205,7 +205,7 @@ def _exact_constant(network: Network, tensor: str, default: np.ndarray) -> np.nd
         return default
 
 
-def _constant_in_file(network: Network, layer: Layer, input_index: int) -> np.ndarray | None:
+def _read_file_constant(network: Network, layer: Layer, input_index: int) -> np.ndarray | None:
     """Returns a constant as the file has it, or as the FP32 network has it; None if it cannot be computed."""
     try:
         value = network.source_model.constant_value(layer, input_index) if network.source_model is not None else None
@@ -254,7 +254,7 @@ def _read_scales_in_use(
         return site.axis, _quantize_weight(weight, site.axis)
     steps = [step for step in source.find_conversion_steps(layer, site.index) or () if step.scale is not None]
     step = steps[-1] if steps else source.find_dequantize_step(site.tensor)
-    value = _constant_in_file(network, layer, site.index)
+    value = _read_file_constant(network, layer, site.index)
     if step is None or step.scale is None or step.block_size or value is None or value.shape != weight.shape:
         return site.axis, weight
     return None if step.scale.size == 1 else step.axis % weight.ndim, value.astype(np.float32)
@@ -456,8 +456,8 @@ def _read_feeds(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields float tensors of the network in the first feeds of the samples."""
     probe = NetworkProbe(network.model)
-    outputs = {tensor: probe.add_output(probe.get_fp32_value(tensor)) for tensor in dict.fromkeys(tensors)}
-    with probe.load_statistics_runner(backend, samples) as runner:
+    outputs = {tensor: probe.add_output(probe.find_or_add_fp32_value(tensor)) for tensor in dict.fromkeys(tensors)}
+    with probe.load_output_runner(backend, samples) as runner:
         for index in range(min(count, len(samples))):
             arrays = runner.run(samples.read_feed(index))
             yield {tensor: arrays[output] for tensor, output in outputs.items()}

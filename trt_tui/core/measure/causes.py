@@ -280,7 +280,7 @@ class CauseFacts:
         return isolated.is_lossy and (isolated.nonfinite_count > 0 or self.precision not in QUANTIZED_TYPES)
 
     @property
-    def raise_text(self) -> str:
+    def fp16_remedy_text(self) -> str:
         """The next step for values that do not fit in FP16."""
         return (
             "run the layer in BF16, which has the range of FP32, or in FP32"
@@ -289,7 +289,7 @@ class CauseFacts:
         )
 
     @property
-    def raise_quantized_text(self) -> str:
+    def quantized_remedy_text(self) -> str:
         """The next step for values that a quantized type represents badly."""
         return (
             "raise the layer to FP16 or FP32"
@@ -313,7 +313,7 @@ class CauseFacts:
         tries += [] if self.is_in_file_precision or self.has_fixed_ranges else [range_text]
         steps = [f"try {' or '.join(tries)}"] if tries else []
         steps += [f"quantize the file with {range_text}"] if self.is_in_file_precision else []
-        return "".join(f"{step}, " for step in steps) + ("or " if steps else "") + self.raise_quantized_text
+        return "".join(f"{step}, " for step in steps) + ("or " if steps else "") + self.quantized_remedy_text
 
 
 def has_loss_at_outputs(
@@ -656,19 +656,19 @@ def _find_shared_scale_causes(facts: CauseFacts) -> Iterator[Cause]:
 
 
 def _find_weight_axis_causes(facts: CauseFacts) -> Iterator[Cause]:
-    for weight in _weak_weight_scales(facts):
+    for weight in _iterate_improvable_weight_scales(facts):
         if weight.scale_axis is not None and weight.scale_axis != weight.channel_axis:
             yield Cause(
                 "weight axis",
                 f"the weight scales of {weight.layer} are along the wrong axis",
                 f"along axis {weight.scale_axis} they leave {_sqnr_text(weight.median_sqnr_db)} in the median output "
                 f"channel, along axis {weight.channel_axis} {_sqnr_text(weight.channel_median_sqnr_db)}",
-                f"quantize the weight with axis {weight.channel_axis}, or {facts.raise_quantized_text}",
+                f"quantize the weight with axis {weight.channel_axis}, or {facts.quantized_remedy_text}",
             )
 
 
 def _find_weight_channel_causes(facts: CauseFacts) -> Iterator[Cause]:
-    for weight in _weak_weight_scales(facts):
+    for weight in _iterate_improvable_weight_scales(facts):
         if weight.scale_axis is None:
             yield Cause(
                 "weight channel",
@@ -677,11 +677,11 @@ def _find_weight_channel_causes(facts: CauseFacts) -> Iterator[Cause]:
                 f"{counted_noun_text(weight.channel_count, 'channel')} is {number_text(weight.median_channel_amax)}; "
                 f"the single scale leaves {_sqnr_text(weight.median_sqnr_db)} in the median channel, one scale per "
                 f"channel {_sqnr_text(weight.channel_median_sqnr_db)}",
-                f"use one weight scale per output channel, or {facts.raise_quantized_text}",
+                f"use one weight scale per output channel, or {facts.quantized_remedy_text}",
             )
 
 
-def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
+def _iterate_improvable_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
     """Yields the INT8 weights whose scales contribute to the loss and that one scale per output channel improves.
 
     The weights contribute if their error is at least a tenth of the isolated error of the group. A layer behind may
@@ -724,7 +724,7 @@ def _find_weight_overflow_causes(facts: CauseFacts) -> Iterator[Cause]:
                 f"weights of {constant.layer} are beyond FP16's range",
                 f"{constant.over_fp16:,} of {counted_noun_text(constant.count, 'value')} of {constant.tensor} "
                 f"exceed {FP16_MAX:.0f}, up to {number_text(constant.amax, 2)}; {_loss_text(facts)}",
-                facts.raise_text,
+                facts.fp16_remedy_text,
             )
 
 
@@ -748,7 +748,7 @@ def _find_weight_underflow_causes(facts: CauseFacts) -> Iterator[Cause]:
             f"weights of {worst.layer} are below FP16's smallest value",
             f"{zeroed_text} (the largest is {number_text(worst.amax, 2)}, the smallest FP16 value "
             f"{number_text(FP16_MIN, 2)}); FP16 leaves {_sqnr_text(worst.fp16_sqnr_db)} of them",
-            f"scale the weights up and the result down, or {facts.raise_text}",
+            f"scale the weights up and the result down, or {facts.fp16_remedy_text}",
         )
 
 
@@ -786,7 +786,9 @@ def _find_overflow_causes(facts: CauseFacts) -> Iterator[Cause]:
                 "overflow",
                 "values exceed FP16's range",
                 f"{place} reaches {number_text(amax, 2)}, beyond FP16's {FP16_MAX:.0f}; {_loss_text(facts)}",
-                _normalisation_remedy_text(norm, facts.raise_text) if norm is not None else facts.raise_text,
+                _normalisation_remedy_text(norm, facts.fp16_remedy_text)
+                if norm is not None
+                else facts.fp16_remedy_text,
             )
 
 
@@ -805,7 +807,7 @@ def _find_clamped_constant_causes(facts: CauseFacts) -> Iterator[Cause]:
                 f"the constant {constant.tensor} of {constant.layer} is clamped for FP16",
                 f"it reaches {number_text(constant.amax, 2)}, beyond FP16's {FP16_MAX:.0f}, and is clamped to "
                 f"{FP16_MAX / 2:.0f} as a mask; {_loss_text(facts)}",
-                f"write it as two factors within FP16's range, or {facts.raise_text}",
+                f"write it as two factors within FP16's range, or {facts.fp16_remedy_text}",
             )
 
 
@@ -874,7 +876,7 @@ def _find_epsilon_causes(facts: CauseFacts) -> Iterator[Cause]:
             f"the epsilon of the decomposed {norm.operator} is 0 in FP16",
             f"it is {norm.epsilon:.0e}, FP16's smallest value is {number_text(FP16_MIN)}, and variances as "
             f"small become 0; {_loss_text(facts)}",
-            _normalisation_remedy_text(norm, facts.raise_text),
+            _normalisation_remedy_text(norm, facts.fp16_remedy_text),
         )
 
 
@@ -891,12 +893,16 @@ def _find_lost_epsilon_causes(facts: CauseFacts) -> Iterator[Cause]:
             )
 
 
-def _normalisation_remedy_text(norm: Normalisation, raise_text: str) -> str:
-    return f"{raise_text}; {norm.rewrite_text}" if norm.no_rewrite_reason else f"{norm.rewrite_text}, or {raise_text}"
+def _normalisation_remedy_text(norm: Normalisation, fp16_remedy_text: str) -> str:
+    return (
+        f"{fp16_remedy_text}; {norm.rewrite_text}"
+        if norm.no_rewrite_reason
+        else f"{norm.rewrite_text}, or {fp16_remedy_text}"
+    )
 
 
 def _find_underflow_causes(facts: CauseFacts) -> Iterator[Cause]:
-    values = find_vanishing_values(facts)
+    values = find_worst_underflow(facts)
     if values is None:
         return
     left_text = (
@@ -923,11 +929,11 @@ def _find_underflow_causes(facts: CauseFacts) -> Iterator[Cause]:
         sentence,
         f"{evidence}; {left_text}",
         f"{'write Softmax and Log as LogSoftmax' if is_log_of_softmax else 'scale the values up'}, or "
-        f"{facts.raise_text}",
+        f"{facts.fp16_remedy_text}",
     )
 
 
-def find_vanishing_values(facts: CauseFacts) -> ValueRange | None:
+def find_worst_underflow(facts: CauseFacts) -> ValueRange | None:
     """Returns the tensor of a group that loses most to underflow in FP16; None if underflow is no cause.
 
     A tensor of which FP16 leaves little counts. If NaN or Inf arise without an overflow, a tensor of which some values
@@ -957,7 +963,7 @@ def _find_coordinate_causes(facts: CauseFacts) -> Iterator[Cause]:
     if shift is not None:
         yield Cause(
             "coordinates",
-            f"the step of {shift.precision.label} is too large for the {shift.points_text}",
+            f"the step of {shift.precision.label} is too large for the {shift.points_title}",
             f"half a step at {number_text(shift.magnitude)} moves them by up to {shift.shift_text}",
             "run the layer in FP32",
         )

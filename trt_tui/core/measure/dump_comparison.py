@@ -366,7 +366,7 @@ def sort_in_network_order(
             replace(
                 difference,
                 begins_error=begins_error,
-                added_error=_find_added_error(difference.relative_error, max(input_errors, default=0.0)),
+                added_error=_compute_added_error(difference.relative_error, max(input_errors, default=0.0)),
                 group_name=_find_producer_group(network, difference.tensor),
                 reader_groups=_find_reader_groups(network, difference.tensor) if difference.nonfinite_count else (),
                 unmeasured_groups=tuple(group.name for group in network.groups if group.name in unmeasured),
@@ -412,7 +412,7 @@ def _is_error_origin(difference: TensorDifference, input_errors: Sequence[float]
     )
 
 
-def _find_added_error(relative_error: float, input_error: float) -> float:
+def _compute_added_error(relative_error: float, input_error: float) -> float:
     """Returns the error that a layer adds. Errors of roundings are independent, so their squares add up."""
     if math.isinf(input_error) or input_error > MAX_INPUT_ERROR and relative_error < ERROR_GROWTH * input_error:
         return 0.0

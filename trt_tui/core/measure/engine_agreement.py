@@ -76,7 +76,7 @@ ties."""
 _MAX_LISTED_GROUPS = 3
 
 
-def sqnr_gap_of_engine_db(simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None) -> float | None:
+def engine_sqnr_gap_db(simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None) -> float | None:
     """Returns by how many dB an engine's output error is worse than the simulated one, at the output with the largest
     gap.
 
@@ -101,11 +101,11 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
     outputs."""
     notes = []
     if engine_result.repeated_builds:
-        spread = _build_accuracy_texts([build.worst_errors for build in engine_result.repeated_builds])
+        spread = _sqnr_range_texts([build.worst_errors for build in engine_result.repeated_builds])
         times = [build.latency_ms[0] for build in engine_result.repeated_builds if build.latency_ms is not None]
         spread += [f"{milliseconds_text(min(times))} to {milliseconds_text(max(times))}"] if times else []
         notes.append(f"built {len(engine_result.repeated_builds)} times: {', '.join(spread)}; the worst is shown")
-        notes += _build_spread_notes(engine_result)
+        notes += _spread_between_builds_notes(engine_result)
     if engine_result.unequal_outputs:
         notes.append(
             "identical samples of one batch have different results at "
@@ -114,7 +114,7 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
     return notes
 
 
-def _build_accuracy_texts(errors_of_builds: Sequence[ErrorMetrics | None]) -> list[str]:
+def _sqnr_range_texts(errors_of_builds: Sequence[ErrorMetrics | None]) -> list[str]:
     """Returns the ends of the SQNRs of several builds, then the numbers of builds without one.
 
     An exact build is the upper end. A build with NaN or Inf is counted separately.
@@ -138,7 +138,7 @@ def _build_accuracy_texts(errors_of_builds: Sequence[ErrorMetrics | None]) -> li
     return texts
 
 
-def _build_spread_notes(engine_result: EngineResult) -> list[str]:
+def _spread_between_builds_notes(engine_result: EngineResult) -> list[str]:
     """Returns the spread of each output between builds if there are several, and the first kernel that differs."""
     notes, sqnrs_by_output = [], defaultdict(list)
     for build in engine_result.repeated_builds:
@@ -266,7 +266,7 @@ def engine_fault_text(
     Args:
         fp32_engine: The all-FP32 engine, if it was built.
     """
-    gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)
+    gap = engine_sqnr_gap_db(simulated_accuracy, engine_accuracy)
     if (
         simulated_accuracy is None
         or engine_accuracy is None
@@ -380,7 +380,7 @@ def suggest_engine_checks(
         divergence: The first group at which engine and simulation differ, see `find_engine_divergence`.
     """
     simulated_accuracy = engine_result.select_comparable_simulation(simulated_accuracy)
-    gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_result.accuracy)
+    gap = engine_sqnr_gap_db(simulated_accuracy, engine_result.accuracy)
     is_broken = (
         engine_result.accuracy is not None
         and engine_result.accuracy.nonfinite_count > 0
@@ -404,7 +404,7 @@ def suggest_engine_checks(
     if (
         marked_accuracy is not None
         and not marked_accuracy.nonfinite_count
-        and (marked_gap_db := sqnr_gap_of_engine_db(simulated_accuracy, marked_accuracy)) is not None
+        and (marked_gap_db := engine_sqnr_gap_db(simulated_accuracy, marked_accuracy)) is not None
         and marked_gap_db <= UNEXPLAINED_GAP_DB
     ):
         lines.append(
@@ -591,7 +591,7 @@ def find_unused_quantization(
         fixed_reasons: The reasons why further groups keep their precision, by group name.
     """
     return tuple(
-        replace(unused, fixed_reason=_fixed_reason(group, config, unused.implemented, fixed_reasons))
+        replace(unused, fixed_reason=_fixed_precision_reason(group, config, unused.implemented, fixed_reasons))
         for group in network.groups
         if (
             unused := find_unused_quantization_of_group(
@@ -602,7 +602,7 @@ def find_unused_quantization(
     )
 
 
-def _fixed_reason(
+def _fixed_precision_reason(
     group: FusionGroup, config: PrecisionConfig, precision: Precision, fixed_reasons: Mapping[str, str]
 ) -> str:
     """Returns the reason why a group keeps its precision; "" if it can have another one."""
@@ -636,7 +636,7 @@ def unused_qdq_record(network: NetworkOutline, config: PrecisionConfig, preview:
     return {"unused_qdq": {item.group_name: item.description for item in unused}} if unused else {}
 
 
-def remove_unused_quantization(
+def replace_quantization_by_float(
     network: NetworkOutline, config: PrecisionConfig, groups: Sequence[UnusedQuantization]
 ) -> PrecisionConfig:
     """Returns the config in which some groups have the float precision of the previewed engine instead of Q/DQ."""
@@ -747,7 +747,7 @@ class QdqRemoval:
         return record | ({"kept_because": self.rejection} if self.rejection else {})
 
 
-def remove_unused_qdq(
+def remove_all_unused_qdq(
     network: NetworkOutline,
     config: PrecisionConfig,
     preview: Preview,
@@ -778,7 +778,7 @@ def remove_unused_qdq(
             batch = [unused for unused in batches.pop() if unused.group_name in still_unused]
             if not batch:
                 continue
-            changed_config = remove_unused_quantization(network, current_config, batch)
+            changed_config = replace_quantization_by_float(network, current_config, batch)
             if changed_config not in previews:
                 previews[changed_config] = yield from preview_config(changed_config)
             changed_preview = previews[changed_config]

@@ -111,7 +111,7 @@ class ErrorMetric(BoundedValue):
     tables: tuple[RunTable, ...] = ()
 
     @property
-    def is_of_integers(self) -> bool:
+    def is_for_integers_only(self) -> bool:
         """True if only integer outputs have the metric."""
         return "differ" in self.sums
 
@@ -345,7 +345,7 @@ class ErrorSums:
 
     def add_tensor_pair(self, reference: np.ndarray, test: np.ndarray) -> None:
         """Adds the error sums of a reference array and a test array of the same shape."""
-        sums = compute_error_sums(np.ravel(reference)[None], np.ravel(test)[None], 1)
+        sums = compute_error_sums_by_name(np.ravel(reference)[None], np.ravel(test)[None], 1)
         self.merge_sums({name: float(values[0]) for name, values in sums.items()})
 
     def merge_sums(self, other_sums: Mapping[str, float]) -> None:
@@ -393,7 +393,7 @@ def compute_error_metrics_of_all(all_sums: Sequence[ErrorSums]) -> list[ErrorMet
 _SUM_NAMES = tuple(item.name for item in fields(ErrorSums))
 
 
-def compute_error_sums(reference: np.ndarray, test: np.ndarray, sample_count: int) -> dict[str, np.ndarray]:
+def compute_error_sums_by_name(reference: np.ndarray, test: np.ndarray, sample_count: int) -> dict[str, np.ndarray]:
     """Returns the sums of `ErrorSums` of each sample of a pair of arrays, by name: float64 ``(samples,)``.
 
     There is a single row if the first axis is not that of the samples. Infinities in both arrays, as in a mask, are
@@ -424,9 +424,9 @@ def compute_error_sums(reference: np.ndarray, test: np.ndarray, sample_count: in
         return {**sums, "diff1": size.sum(axis=1), "diff_max": size.max(axis=1, initial=0.0)}
 
 
-def compute_error_sums_by_sample(reference: np.ndarray, test: np.ndarray, sample_count: int) -> np.ndarray:
-    """Returns `SAMPLE_SUMS` of each sample from `compute_error_sums`, float64 ``(samples, len(SAMPLE_SUMS))``."""
-    sums = compute_error_sums(reference, test, sample_count)
+def compute_sample_sum_table(reference: np.ndarray, test: np.ndarray, sample_count: int) -> np.ndarray:
+    """Returns `SAMPLE_SUMS` of each sample from `compute_error_sums_by_name`, float64 ``(samples, len(SAMPLE_SUMS))``."""
+    sums = compute_error_sums_by_name(reference, test, sample_count)
     return np.stack([sums[name] for name in SAMPLE_SUMS], axis=1)
 
 
@@ -639,7 +639,7 @@ class BootstrapSampler:
         """Adds the error sums of one feed at a judged float output.
 
         Args:
-            sample_sums: Sums by `trt_tui.core.measure.error_metrics.compute_error_sums_by_sample`.
+            sample_sums: Sums by `trt_tui.core.measure.error_metrics.compute_sample_sum_table`.
         """
         self._float_sums.setdefault(output_name, []).append(sample_sums)
 

@@ -50,14 +50,14 @@ from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.adaptive_runner import FP32_RUNS
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import LoadingTask
-from trt_tui.core.lowering.folded_constants import list_normalisation_rewrites
+from trt_tui.core.lowering.edited_constants import list_normalisation_rewrites
 from trt_tui.core.lowering.gated.gated_graph import expand_mask_to_axes
 from trt_tui.core.lowering.rulebook import (
     HALF_PRECISIONS,
     GroupLowering,
     find_boundary_type,
     find_compute_type_results,
-    find_same_type_ports,
+    flag_tensors_of_result_type,
     operand_qdq_sites,
 )
 from trt_tui.core.measure.causes import MIN_FP16_HEADROOM
@@ -231,7 +231,7 @@ class MagnitudeEvaluation:
         self.close()
         return in_use
 
-    def find_extreme_tensors(self, group_names: Sequence[str]) -> dict[str, list[str]] | None:
+    def assign_tensors_to_groups(self, group_names: Sequence[str]) -> dict[str, list[str]] | None:
         """Returns the tensors by the first of some groups that computes or reads them; None if none of these groups
         does."""
         remaining = dict.fromkeys(self.tensors)
@@ -271,7 +271,8 @@ class MagnitudeEvaluation:
             if tensors[tensor] <= FP16_MAX
         )
         inner = {
-            layer.name: _find_largest_log_argument(layer, *extremes[layer.outputs[0]][:2]) for layer in self._logarithms
+            layer.name: _compute_largest_log_argument(layer, *extremes[layer.outputs[0]][:2])
+            for layer in self._logarithms
         }
         inner |= {bound.layer.name: bound.compute_bound(tensors, sizes) for bound in self._bounds}
         if infinite := {tensor for tensor, amax in tensors.items() if not math.isfinite(amax)}:
@@ -303,7 +304,7 @@ class _MagnitudeSession(MagnitudeEvaluation):
         zero = probe.add_constant(np.float32(0))
         self._extreme_outputs: dict[str, list[str]] = {}
         for tensor in self.tensors:
-            value = probe.get_fp32_value(tensor)
+            value = probe.find_or_add_fp32_value(tensor)
             self._extreme_outputs[tensor] = probe.add_reductions(value, "ReduceMax", "ReduceMin")
             if tensor in axes:
                 self._extreme_outputs[tensor] += probe.add_reductions(
@@ -311,9 +312,9 @@ class _MagnitudeSession(MagnitudeEvaluation):
                     "ReduceMax",
                     "ReduceMin",
                 )
-        self._shape_outputs = {tensor: probe.add_tensor_shape(tensor) for tensor in self.shape_tensors}
+        self._shape_outputs = {tensor: probe.add_shape_output(tensor) for tensor in self.shape_tensors}
         self._runner = (
-            probe.load_statistics_runner(analysis.backend, analysis.samples) if self.tensors else None
+            probe.load_output_runner(analysis.backend, analysis.samples) if self.tensors else None
         )  # no runtime accepts a graph without outputs
 
     def close(self) -> None:
@@ -353,7 +354,7 @@ def _find_layers_of_operators(network: Network, operators: Collection[str]) -> l
     ]
 
 
-def _find_largest_log_argument(layer: Layer, max_result: float, min_result: float) -> float:
+def _compute_largest_log_argument(layer: Layer, max_result: float, min_result: float) -> float:
     """Returns the largest argument of a layer's logarithm; infinite if FP16 rounds the smallest argument to 0.
 
     Args:
@@ -560,13 +561,13 @@ class _FiniteMagnitudeGraph:
         probe = NetworkProbe(analysis.network.model)
         self._outputs = {}
         for tensor in tensors:
-            size = probe.append_operator("Abs", probe.get_fp32_value(tensor))
+            size = probe.append_operator("Abs", probe.find_or_add_fp32_value(tensor))
             is_finite = probe.append_operator(
                 "Less", size, probe.add_constant(np.float32(np.inf)), dtype=ir.DataType.BOOL
             )
             finite = probe.append_operator("Where", is_finite, size, probe.add_constant(np.float32(0)))
             (self._outputs[tensor],) = probe.add_reductions(finite, "ReduceMax")
-        self._runner: Runner = probe.load_statistics_runner(analysis.backend, analysis.samples)
+        self._runner: Runner = probe.load_output_runner(analysis.backend, analysis.samples)
 
     def close(self) -> None:
         self._runner.close()
@@ -840,7 +841,7 @@ def _find_constants_in_float_type(
     for name in group.layers:
         layer = network.get_layer(name)
         is_known_operator = not layer.domain and layer.kind is not LayerKind.OPAQUE
-        ports = find_same_type_ports(network.node(name), network.opset)[0] if is_known_operator else ()
+        ports = flag_tensors_of_result_type(network.node(name), network.opset)[0] if is_known_operator else ()
         for index, (tensor, follows) in enumerate(zip(layer.inputs, ports, strict=False)):
             if follows and tensor in network.constant_tensors and _is_read_in_fp16(network, config, group, name, index):
                 yield name, tensor, (name, index) in quantized
@@ -1054,7 +1055,7 @@ class OverflowContext(MagnitudeSource, Protocol):
     metric_tensors: tuple[str, ...]
 
 
-class OverflowEffect:
+class OverflowEffectMeasurement:
     """The measurement of the effect of FP16 overflow on the judged outputs.
 
     One loaded graph serves all configs: a runtime input for each rounded tensor says whether a config rounds it. Each
@@ -1190,7 +1191,7 @@ class OverflowEffect:
             )
             probe.add_reductions(probe.append_operator("Where", is_finite, zero, one), "ReduceSum")
         graph.sort()  # the roundings of inputs and constants are behind the layers that read them
-        self._runner = probe.load_statistics_runner(context.backend, context.samples)
+        self._runner = probe.load_output_runner(context.backend, context.samples)
 
     @staticmethod
     def _insert_infinities(

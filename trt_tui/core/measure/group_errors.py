@@ -29,7 +29,7 @@ from trt_tui.core.data.adaptive_runner import OutputJoin
 from trt_tui.core.execution import AnalysisContext, Executor, LoadingTask, LocalExecutor
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import weight_sqnr_db
-from trt_tui.core.lowering.folded_constants import FoldedConstants
+from trt_tui.core.lowering.edited_constants import EditedConstants
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.error_sums import (
     ERROR_SUM_COLUMNS,
@@ -203,10 +203,10 @@ def _estimate_coordinate_shifts(
                     traced.shift_per_unit * (step / rounded_magnitude if traced.is_relative else step),
                 )
         if maker and traced.tensor not in network.static_tensors and not traced.is_relative:
-            waiting.extend(_find_sources_of_coordinate(network, network.get_layer(maker), traced))
+            waiting.extend(_iterate_coordinate_sources(network, network.get_layer(maker), traced))
 
 
-def _find_sources_of_coordinate(
+def _iterate_coordinate_sources(
     network: Network, layer: Layer, coordinate: _CoordinateTensor
 ) -> Iterator[_CoordinateTensor]:
     """Yields the tensors from which a layer computes a coordinate, as far as the effect of their error is known."""
@@ -274,9 +274,9 @@ def measure_weight_errors(
     Raises:
         InputError: A range is missing.
     """
-    folds = FoldedConstants(network, config)
+    folds = EditedConstants(network, config)
     errors: dict[str, dict[str, float | None]] = {}
-    for name, group_lowering in rulebook.plan_lowering(network, config, ranges, folded_constants=folds).items():
+    for name, group_lowering in rulebook.plan_lowering(network, config, ranges, edited_constants=folds).items():
         for site, scale in group_lowering.scales.items():
             port = site.layer, site.index
             weight = folds.compute_constant(port, with_rounding=False) if site.role == "weight" else None
@@ -584,7 +584,7 @@ class _ErrorTableSession:
             if group.final_tensor not in analysis.network.blocking_plugins
         ]
         evaluation = self._evaluation if not self._uses_gates_as_data else None
-        by_group = evaluation.find_extreme_tensors(names) if evaluation is not None else None
+        by_group = evaluation.assign_tensors_to_groups(names) if evaluation is not None else None
         self._extreme_tensors = [tensor for tensors in (by_group or {}).values() for tensor in tensors]
         shape_tensors = evaluation.shape_tensors if evaluation is not None and self._extreme_tensors else ()
         self._shape_outputs = {tensor: f"shape/{tensor}" for tensor in shape_tensors}

@@ -476,7 +476,7 @@ class GroupSweep:
             step=step,
             measures_all_samples=self._measures_all_samples or not (finite or self._reduces_groups),
         )
-        task = self._make_task(swept.by_sample)
+        task = self._make_noise_task(swept.by_sample)
         while requested := planner.plan_next_measurements():
             yield from self._measure_requested_groups(planner, task, requested, finite)
 
@@ -503,7 +503,7 @@ class GroupSweep:
                 open_batches[name] = list(self._split_into_batches(units))
             else:
                 self._report_noise_to_planner(planner, name, units)
-                yield self._count_samples()
+                yield self._count_executed_and_expected_samples()
         all_batches = dict.fromkeys(batch for batches in open_batches.values() for batch in batches)
 
         def list_measurements() -> Iterator[GroupMeasurement]:
@@ -516,7 +516,7 @@ class GroupSweep:
                 measurement, (noise, _) = result
                 group_name, batch = measurement
                 noise = noise if swept.by_sample else noise.sum(0, keepdims=True)
-                self._spent_samples += len(batch) * self._samples_per_unit
+                self._spent_samples += len(batch) * self._samples_per_measured_item
                 if group_name:
                     noise_by_measurement[measurement] = noise
                 else:
@@ -530,7 +530,7 @@ class GroupSweep:
                             batches.clear()
                         if not batches:
                             self._report_noise_to_planner(planner, name, samples_by_group[name])
-            yield self._count_samples()
+            yield self._count_executed_and_expected_samples()
 
     def _has_config_noise(self, samples: Sequence[int]) -> bool:
         """Returns True if the noise of the unchanged config is known on some samples or feeds."""
@@ -581,16 +581,16 @@ class GroupSweep:
                     outputs = outputs * np.where(base > 0, whole / np.where(base > 0, base, 1.0), 1.0)
         return GroupEffect(figure, self._worst_output_sqnr_db(outputs.sum(0)), samples)
 
-    def _count_samples(self) -> tuple[float, float]:
+    def _count_executed_and_expected_samples(self) -> tuple[float, float]:
         """Returns the number of executed samples without those of earlier sweeps, and the expected number in all."""
         if self.planner is None:
             expected = self.sample_count * UNKNOWN_GROUP_FRACTION * len(self.measured_groups)
             return self._spent_samples, max(self.sample_count, self._spent_samples) + expected
         remaining = sum(self.planner.estimate_remaining_samples().values())
-        return self._spent_samples, self._spent_samples + remaining * self._samples_per_unit
+        return self._spent_samples, self._spent_samples + remaining * self._samples_per_measured_item
 
     @property
-    def _samples_per_unit(self) -> float:
+    def _samples_per_measured_item(self) -> float:
         return 1.0 if self.state.by_sample else self.sample_count / len(self.feed_indices)
 
     # -- execution ----------------------------------------------------------------------------------------------------
@@ -598,13 +598,13 @@ class GroupSweep:
     def _measure_config_noise(self) -> Iterator[tuple[float, float]]:
         sums_by_feed: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for result in self.executor.map(
-            self._make_task(False), [("", (feed,)) for feed in range(len(self.feed_indices))]
+            self._make_noise_task(False), [("", (feed,)) for feed in range(len(self.feed_indices))]
         ):
             if result is not None:
                 (_, (feed,)), sums = result
                 sums_by_feed[feed] = sums
                 self._spent_samples += self._rows_by_feed[feed]
-            yield self._count_samples()
+            yield self._count_executed_and_expected_samples()
         is_by_sample = all(len(sums_by_feed[feed][0]) == rows for feed, rows in enumerate(self._rows_by_feed))
         noise, signal = (
             np.concatenate(
@@ -617,7 +617,7 @@ class GroupSweep:
         )
         self.state.config_noise, self.state.signal_energies = noise.tolist(), signal.sum(0).tolist()
 
-    def _make_task(self, by_sample: bool) -> _GroupNoiseTask:
+    def _make_noise_task(self, by_sample: bool) -> _GroupNoiseTask:
         return _GroupNoiseTask(self.config, self.ranges, self._sample_positions, by_sample, self._reduces_groups)
 
     @property
@@ -649,7 +649,7 @@ class GroupSweep:
         rows = (rows if len(self.feed_indices) > 1 else rows[::-1])[: max(self._rows_by_feed)]
         mixed = self.analysis.copy_with_batches([rows])
         mixed_outputs = mixed.get_fp32_outputs(0)
-        yield self._count_samples()
+        yield self._count_executed_and_expected_samples()
         for judged_output in mixed.judged_outputs:
             for row_index, (index, row) in enumerate(rows):
                 expected, got = (
@@ -946,7 +946,7 @@ def measure_single_sample(
         row_position = row_index if len(noise) == analysis.samples.count_samples_of_feed(feed_index) else 0
         return noise[row_position : row_position + 1], signal[row_position : row_position + 1]
 
-    def sum_noise_to_signal(noise: np.ndarray, signal: np.ndarray) -> float:
+    def sum_noise_to_signal_ratios(noise: np.ndarray, signal: np.ndarray) -> float:
         with np.errstate(divide="ignore", invalid="ignore"):
             return float(np.where(noise == 0, 0.0, noise / signal).sum())
 
@@ -958,10 +958,10 @@ def measure_single_sample(
             _compute_sample_errors(*measure_sample_noise(requested_config), are_mismatch_shares)[0]
         )
         yield PartialResult(SingleSampleResult(name, dict(values_by_run)), len(values_by_run), total)
-    total_error = sum_noise_to_signal(*measure_sample_noise(config))
+    total_error = sum_noise_to_signal_ratios(*measure_sample_noise(config))
     shares: dict[str, float] = {}
     for group in groups if total_error else ():
-        remaining_error = sum_noise_to_signal(
+        remaining_error = sum_noise_to_signal_ratios(
             *measure_sample_noise(config.with_group_precision([group], Precision.FP32))
         )
         shares[group.name] = (

@@ -426,7 +426,9 @@ def find_judged_inner_tensors(network: Network, judged_outputs: Sequence[JudgedO
     )
 
 
-def find_unjudged_outputs(network: Network, judged_outputs: Sequence[JudgedOutput] | None = None) -> dict[str, str]:
+def find_unjudged_output_reasons(
+    network: Network, judged_outputs: Sequence[JudgedOutput] | None = None
+) -> dict[str, str]:
     """Returns the reason why a network output is not judged, by name of the output.
 
     Args:
@@ -450,7 +452,7 @@ def find_unjudged_outputs(network: Network, judged_outputs: Sequence[JudgedOutpu
 
 def unjudged_output_notes(network: Network) -> tuple[str, ...]:
     """Returns a note for each network output that is not judged, because it is not a tensor or comes from a plugin."""
-    return tuple(f"{name}: {reason}: not judged" for name, reason in find_unjudged_outputs(network).items())
+    return tuple(f"{name}: {reason}: not judged" for name, reason in find_unjudged_output_reasons(network).items())
 
 
 _SCORE_OPERATORS = frozenset(("Gemm", "MatMul", "Conv", "Softmax", "LogSoftmax", "GlobalAveragePool"))
@@ -678,7 +680,7 @@ def _find_layers_behind_selection(network: Network, output_name: str) -> list[La
     return behind
 
 
-def find_outputs_computed_behind_selection(network: Network) -> dict[str, str]:
+def find_partly_judged_output_reasons(network: Network) -> dict[str, str]:
     """Returns the reason why a float output is judged in part only, by name of the output.
 
     The output is judged before a selection, and layers behind the selection compute it from selected floats.

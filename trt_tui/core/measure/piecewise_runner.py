@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
-from trt_tui.core.lowering.gated.pieces import DEFAULT_PIECES, split_into_pieces
+from trt_tui.core.lowering.gated.pieces import DEFAULT_PIECES, split_graph_into_pieces
 from trt_tui.core.runner import Backend, ClosingContext, DeviceTensor, ExecutionMode, PieceRunner, Runner, TensorInfo
 from trt_tui.errors import OutOfMemoryError
 
@@ -54,7 +54,7 @@ class _CachedPieceResult:
     def size_bytes(self) -> int:
         return sum(array.nbytes for array in self.values.values())
 
-    def can_recur(self, stamps: Collection[int]) -> bool:
+    def can_inputs_recur(self, stamps: Collection[int]) -> bool:
         """Returns False if an input no longer exists. ``stamps`` are those of the cached results of earlier pieces."""
         return all(stamp in stamps for stamp in self.input_stamps) and all(
             ref() is not None for ref in self.input_arrays
@@ -150,7 +150,9 @@ class PiecewiseRunner(ClosingContext):
         piecewise_runners: list[PiecewiseRunner] = []
         try:
             for index, model in enumerate(
-                split_into_pieces(gated_graph, DEVICE_PIECES if on_device else DEFAULT_PIECES, for_device=on_device)
+                split_graph_into_pieces(
+                    gated_graph, DEVICE_PIECES if on_device else DEFAULT_PIECES, for_device=on_device
+                )
             ):
                 runners.append(
                     backend.load(
@@ -263,11 +265,13 @@ class PiecewiseRunner(ClosingContext):
         cached_pieces = cached_feed.pieces_by_index[index]
         stamps = {cached.stamp for pieces in cached_feed.pieces_by_index[:index] for cached in pieces}
         if cached_pieces and (is_full or len(cached_pieces) == _MAX_CONFIGS_PER_FEED):
-            replaced = min(cached_pieces, key=lambda cached: (cached.can_recur(stamps), cached.last_use, -cached.stamp))
+            replaced = min(
+                cached_pieces, key=lambda cached: (cached.can_inputs_recur(stamps), cached.last_use, -cached.stamp)
+            )
         added_bytes = piece.size_bytes - (replaced.size_bytes if replaced is not None else 0)
         oldest = self._run_count - _MAX_AGE_ROUNDS * len(self._cached_feeds)
         if self._cached_bytes + added_bytes > self._max_cached_bytes or (
-            is_full and replaced is not None and replaced.last_use > oldest and replaced.can_recur(stamps)
+            is_full and replaced is not None and replaced.last_use > oldest and replaced.can_inputs_recur(stamps)
         ):
             return
         if replaced is not None:

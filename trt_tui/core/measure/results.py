@@ -171,7 +171,7 @@ class Accuracy:
     compared_metric: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def on_compared_samples(self) -> "Accuracy":
+    def accuracy_on_compared_samples(self) -> "Accuracy":
         """The accuracy with the errors and the metric on the samples that judge every run, without confidence
         intervals. NaN and Inf of any sample stay."""
         return (
@@ -217,7 +217,7 @@ class Accuracy:
             if (
                 name == output_name
                 if output_name is not None
-                else (entry.errors.mismatch is not None) is metric.is_of_integers
+                else (entry.errors.mismatch is not None) is metric.is_for_integers_only
             )
         ]
         known_values = [value for value in values if value is not None]
@@ -235,7 +235,7 @@ class Accuracy:
         values = {
             name: value
             for name, entry in self.outputs.items()
-            if (entry.errors.mismatch is not None) is metric.is_of_integers
+            if (entry.errors.mismatch is not None) is metric.is_for_integers_only
             and (value := entry.errors.value(metric)) is not None
         }
         if len(values) < 2 or all(self.outputs[name].errors.exact for name in values):
@@ -255,10 +255,10 @@ class Accuracy:
         return next(iter(self.metric.values()), None)
 
 
-def on_common_samples(accuracies: Sequence[Accuracy]) -> list[Accuracy]:
+def restrict_to_common_samples(accuracies: Sequence[Accuracy]) -> list[Accuracy]:
     """Returns accuracies on the samples that judge all of their runs, so that their errors can be compared."""
     is_same = len({accuracy.total for accuracy in accuracies}) < 2
-    return [accuracy if is_same else accuracy.on_compared_samples for accuracy in accuracies]
+    return [accuracy if is_same else accuracy.accuracy_on_compared_samples for accuracy in accuracies]
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class CoordinateShift:
     reader: str
 
     @property
-    def points_text(self) -> str:
+    def points_title(self) -> str:
         return f"{'angles' if self.unit == 'radians' else 'sampling points'} of {self.reader}"
 
     @property
@@ -310,7 +310,7 @@ class CoordinateShift:
     @property
     def warning_text(self) -> str:
         return (
-            f"half a step of {self.precision.label} at {number_text(self.magnitude)} moves the {self.points_text} "
+            f"half a step of {self.precision.label} at {number_text(self.magnitude)} moves the {self.points_title} "
             f"by up to {self.shift_text}; FP32 avoids it"
         )
 

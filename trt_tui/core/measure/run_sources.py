@@ -471,7 +471,7 @@ def open_file_run(
     return DumpRun(run, open_dump(run.file_path), network, samples)
 
 
-def find_reproduction_failure(accuracy: Accuracy, network: Network) -> str:
+def reproduction_failure_reason(accuracy: Accuracy, network: Network) -> str:
     """Returns the reason why a network with the weights of the reference does not reproduce it, as a clause.
 
     The result is "" if all outputs are those of the reference up to FP32 rounding.

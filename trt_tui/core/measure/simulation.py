@@ -48,7 +48,7 @@ from trt_tui.core.measure.judged_outputs import (
     find_common_mask_name,
     find_judged_inner_tensors,
     find_mask_axes,
-    find_unjudged_outputs,
+    find_unjudged_output_reasons,
     find_unmasked_elements,
     list_tensor_outputs,
     refuse_nan_in_judged_tensors,
@@ -368,7 +368,7 @@ class Simulation(ClosingContext):
         reference_source: The run that is the reference, which has all judged tensors; None for FP32 of the network
             itself.
         unjudged_outputs: The reason why a network output is not judged, by name; by default those of
-            `trt_tui.core.measure.judged_outputs.find_unjudged_outputs`.
+            `trt_tui.core.measure.judged_outputs.find_unjudged_output_reasons`.
 
     Attributes:
         metric_tensors: Tensors that the metric receives; empty without a metric.
@@ -394,7 +394,9 @@ class Simulation(ClosingContext):
         unjudged_outputs: Mapping[str, str] | None = None,
     ) -> None:
         self.network = network
-        self.unjudged_outputs = dict(find_unjudged_outputs(network) if unjudged_outputs is None else unjudged_outputs)
+        self.unjudged_outputs = dict(
+            find_unjudged_output_reasons(network) if unjudged_outputs is None else unjudged_outputs
+        )
         self.backend = backend
         self.samples = samples
         self.judged_outputs = tuple(judged_outputs)
@@ -508,7 +510,7 @@ class Simulation(ClosingContext):
         )
 
     @property
-    def is_regrouped(self) -> bool:
+    def has_regrouped_batches(self) -> bool:
         """True if the batches of samples differ from those of the data. Only measurements of error shares use such
         batches."""
         return self._original is not None

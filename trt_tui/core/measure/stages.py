@@ -25,7 +25,7 @@ from trt_tui.core.measure.error_metrics import (
     ErrorMetrics,
     ErrorSums,
     compute_error_metrics_of_all,
-    compute_error_sums_by_sample,
+    compute_sample_sum_table,
     compute_sqnr_db_by_sample,
     flatten_each_sample,
 )
@@ -301,10 +301,7 @@ def measure_output_spreads(
             names += [analysis.samples.sample_name(index, row) for row in range(count)]
             sqnrs_by_sample.append(
                 np.stack(
-                    [
-                        compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, array, count))
-                        for array in arrays
-                    ]
+                    [compute_sqnr_db_by_sample(compute_sample_sum_table(reference, array, count)) for array in arrays]
                 )
             )
             different = np.logical_or.reduce([find_different_elements(arrays[0], array) for array in arrays[1:]])

@@ -133,7 +133,7 @@ class Target:
 
     def split_into_part_targets(self, accuracy: Accuracy) -> list[Target]:
         """Returns one target for each part of the metric if this target bounds each part, and only this target if not."""
-        target = self.for_samples_of(accuracy)
+        target = self.with_baseline_of_samples(accuracy)
         if self.part_name != ALL_PARTS:
             return [target]
         return [
@@ -142,7 +142,7 @@ class Target:
             if name in target.base_values or not self.is_relative
         ] or [target]
 
-    def for_samples_of(self, accuracy: Accuracy) -> Target:
+    def with_baseline_of_samples(self, accuracy: Accuracy) -> Target:
         """Returns this target with the baseline on the samples of an accuracy, if the accuracy has one."""
         return (
             replace(self, base_values=dict(accuracy.reference_metric))
@@ -295,7 +295,7 @@ class Target:
             return (
                 output_errors is None or not self.is_higher_better or output_errors.errors.mismatch is not None
             )  # an integer output
-        if self.error_metric is None or self.error_metric.is_of_integers or accuracy.worst_output is None:
+        if self.error_metric is None or self.error_metric.is_for_integers_only or accuracy.worst_output is None:
             return True
         return accuracy.worst_output[1].errors.mismatch is not None  # no output of floats was measured
 
@@ -412,7 +412,7 @@ class Target:
                 "Bound another value, such as sqnr>=20, or a metric of yours with --metric.",
             )
         metric = self.error_metric
-        if metric is not None and (INTEGER_KIND if metric.is_of_integers else FLOAT_KIND) not in kinds:
+        if metric is not None and (INTEGER_KIND if metric.is_for_integers_only else FLOAT_KIND) not in kinds:
             has = "whole numbers" if FLOAT_KIND not in kinds else "floats"
             suggestion = "mismatch<=0.01" if FLOAT_KIND not in kinds else "sqnr>=20"
             raise InputError(
@@ -602,7 +602,7 @@ def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutco
             for bounding_target in targets
             if bounding_target.is_met_by(values) is False
         ]
-        return TargetOutcome(Outcome.FAIL, _limit_reason_count([*failing, *filter(None, misses)]))
+        return TargetOutcome(Outcome.FAIL, _select_distinct_reasons([*failing, *filter(None, misses)]))
     doubts = [_uncertainty_reasons(bounding_target, accuracy, several) for bounding_target in targets]
     missed = [
         (bounding_target, doubt)
@@ -611,10 +611,10 @@ def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutco
     ]
     if any(not doubt for _, doubt in missed):
         misses = [_missed_target_reason(bounding_target, accuracy, False) for bounding_target, _ in missed]
-        return TargetOutcome(Outcome.FAIL, _limit_reason_count([*filter(None, misses)]))
+        return TargetOutcome(Outcome.FAIL, _select_distinct_reasons([*filter(None, misses)]))
     reasons = [reason for doubt in doubts for reason in doubt]
     if missed:
-        return TargetOutcome(Outcome.UNCERTAIN_FAIL, _limit_reason_count(reasons))
+        return TargetOutcome(Outcome.UNCERTAIN_FAIL, _select_distinct_reasons(reasons))
     reasons += [caveat.text for caveat in accuracy.caveats if _is_caveat_relevant(caveat, targets, accuracy)]
     reasons += [
         caveat.text
@@ -622,7 +622,7 @@ def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutco
         if (caveat := _find_trivial_target_caveat(bounding_target, accuracy)) is not None
     ]
     reasons += filter(None, (_lost_resemblance_reason(bounding_target, accuracy) for bounding_target in targets))
-    return TargetOutcome(Outcome.UNCERTAIN_PASS if reasons else Outcome.PASS, _limit_reason_count(reasons))
+    return TargetOutcome(Outcome.UNCERTAIN_PASS if reasons else Outcome.PASS, _select_distinct_reasons(reasons))
 
 
 def _missed_target_reason(target: Target, accuracy: Accuracy, has_other_failure: bool) -> str:
@@ -737,7 +737,7 @@ def _lost_resemblance_reason(target: Target, accuracy: Accuracy) -> str:
     )
 
 
-def _limit_reason_count(reasons: Sequence[str]) -> tuple[str, ...]:
+def _select_distinct_reasons(reasons: Sequence[str]) -> tuple[str, ...]:
     """Returns the distinct reasons, at most `MAX_REASONS` of them."""
     unique_reasons = tuple(dict.fromkeys(reasons))
     return (

@@ -38,7 +38,7 @@ from trt_tui.core.calibration.tensor_collection import CollectedTensor, RunProgr
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples, can_mix_samples, mix_samples_into_batches
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.folded_constants import FoldedConstants, find_weight_edits_digest
+from trt_tui.core.lowering.edited_constants import EditedConstants, compute_weight_edits_digest
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig
 from trt_tui.core.moves.constant_moves import (
@@ -49,7 +49,7 @@ from trt_tui.core.moves.constant_moves import (
     find_sole_weight_site,
     quantize_weight,
 )
-from trt_tui.core.moves.zero_cost_checks import replace_file_precision, rounding_refusal_reason
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision_of_groups, rounding_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, Layer, NetworkOutline, QdqSite
 from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network
@@ -118,10 +118,12 @@ class MatrixForm:
         """
         if not self.is_conv:
             matrix = array.T if self.transposes_input else array.reshape(-1, array.shape[-1])
-            return np.ascontiguousarray(matrix[_choose_rows(len(matrix), count)], np.float32)[None]
+            return np.ascontiguousarray(matrix[_choose_row_indices(len(matrix), count)], np.float32)[None]
         patches = self._view_patches(array)
         spatial = patches.shape[2 : 2 + len(self.strides)]
-        positions = np.unravel_index(_choose_rows(math.prod((len(array), *spatial)), count), (len(array), *spatial))
+        positions = np.unravel_index(
+            _choose_row_indices(math.prod((len(array), *spatial)), count), (len(array), *spatial)
+        )
         rows = patches.transpose(0, *range(2, 2 + len(spatial)), 1, *range(2 + len(spatial), patches.ndim))[positions]
         return np.ascontiguousarray(rows.reshape(len(rows), self.groups, self.columns).swapaxes(0, 1), np.float32)
 
@@ -147,7 +149,7 @@ class MatrixForm:
         return pads if self.auto_pad == "SAME_UPPER" else [(behind, before) for before, behind in pads]
 
 
-def _choose_rows(total: int, count: int) -> np.ndarray:
+def _choose_row_indices(total: int, count: int) -> np.ndarray:
     """Returns the indices of at most ``count`` of ``total`` rows in order; the same ones each time."""
     if total <= count:
         return np.arange(total)
@@ -343,19 +345,21 @@ def choose_scale_factors(
             best_factors[..., index] = np.where(better, np.float32(factor), best_factors[..., index])
     if len(segments) > 1:
         loses = measure_row_errors(
-            _compute_errors(weight, round_steps(steps * spread_factors(best_factors, segments)), quantized_type),
+            _compute_rounding_errors(
+                weight, round_steps(steps * expand_factors_to_columns(best_factors, segments)), quantized_type
+            ),
             products,
-        ) >= measure_row_errors(_compute_errors(weight, steps, quantized_type), products)
+        ) >= measure_row_errors(_compute_rounding_errors(weight, steps, quantized_type), products)
         best_factors[loses] = 1
     return best_factors
 
 
-def spread_factors(factors: np.ndarray, segments: Sequence[slice]) -> np.ndarray:
+def expand_factors_to_columns(factors: np.ndarray, segments: Sequence[slice]) -> np.ndarray:
     """Returns the factors of scales ``(groups, rows, segments)`` for each column ``(groups, rows, columns)``."""
     return np.repeat(factors, [columns.stop - columns.start for columns in segments], axis=2)
 
 
-def _compute_errors(weight: np.ndarray, steps: np.ndarray, quantized_type: QuantizedType) -> np.ndarray:
+def _compute_rounding_errors(weight: np.ndarray, steps: np.ndarray, quantized_type: QuantizedType) -> np.ndarray:
     """Returns the errors of weights that are rounded to the nearest quantized values."""
     errors: np.ndarray = weight - quantized_type.quantize(weight / steps) * steps
     return errors
@@ -442,8 +446,8 @@ def measure_roundings(
     for wave in waves:
         current = base.with_moves(moves[methods[-1]])
         model = build_simulated_model(network, current, ranges)
-        folds = FoldedConstants(network, current)
-        lowerings = rulebook.plan_lowering(network, current, ranges, folded_constants=folds)
+        folds = EditedConstants(network, current)
+        lowerings = rulebook.plan_lowering(network, current, ranges, edited_constants=folds)
         fit, held_out = (
             collect_input_products(network, model, wave, lowerings, part, backend, steps) for part in parts
         )
@@ -452,7 +456,7 @@ def measure_roundings(
             scale = lowerings[layer.group.name].scales[layer.site]
             weight = folds.compute_constant((layer.site.layer, layer.site.index), with_rounding=False)
             assert weight is not None
-            digest = find_weight_edits_digest(network, current, (layer.site.layer, layer.site.index))
+            digest = compute_weight_edits_digest(network, current, (layer.site.layer, layer.site.index))
             for method, (candidate, gain) in _round_layer(
                 layer,
                 weight,
@@ -575,7 +579,7 @@ def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Map
     quantizes no activations, or blocks of them, are constants with dequantized values, since not every runtime has the
     type. Groups in file precision have the precision nearest to it.
     """
-    config = replace_file_precision(config, network.groups)
+    config = replace_file_precision_of_groups(config, network.groups)
     kept = {
         group.name
         for group in network.groups
@@ -591,9 +595,9 @@ def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Map
         if group.name in kept:
             simulated = simulated.with_group_precision([group], config.precision_of(group))
     model = lower_to_typed_network(network, simulated, ranges).model
-    folds = FoldedConstants(network, config)
+    folds = EditedConstants(network, config)
     nodes = {node.name: node for node in model.graph}
-    for name, lowering in rulebook.plan_lowering(network, config, ranges, folded_constants=folds).items():
+    for name, lowering in rulebook.plan_lowering(network, config, ranges, edited_constants=folds).items():
         for site, scale in lowering.scales.items() if name not in kept else ():
             if site.role != "weight":
                 continue
@@ -677,10 +681,10 @@ def measure_output_errors(
     The shares of several outputs are added. Only what the configs quantize is rounded.
     """
     names = [value_name(value) for value in network.model.graph.outputs if network.is_fp32(value_name(value))]
-    references = _run_outputs(network.model, names, samples, backend, steps)
+    references = _collect_outputs(network.model, names, samples, backend, steps)
     errors = []
     for config in configs:
-        outputs = _run_outputs(build_simulated_model(network, config, ranges), names, samples, backend, steps)
+        outputs = _collect_outputs(build_simulated_model(network, config, ranges), names, samples, backend, steps)
         shares = []
         for name in names:
             energy = sum(float(np.square(feed[name], dtype=np.float64).sum()) for feed in references)
@@ -693,7 +697,7 @@ def measure_output_errors(
     return errors
 
 
-def _run_outputs(
+def _collect_outputs(
     model: ir.Model, names: Sequence[str], samples: Samples, backend: Backend, steps: StepProgress | None
 ) -> list[dict[str, np.ndarray]]:
     results = []
@@ -721,9 +725,9 @@ def _round_layer(
     """Returns the roundings of one weight that have a smaller error on both parts of the samples, with their gains."""
     form, quantized_type = layer.form, layer.quantized_type
     matrices = form.convert_to_matrices(weight).astype(np.float32)
-    nearest_steps = spread_scales(scale.values, scale, form)
+    nearest_steps = expand_scales_to_weights(scale.values, scale, form)
     segments = _list_segments(scale, form)
-    round_steps = partial(_round_steps, scale)
+    round_steps = partial(_round_scales_to_stored_type, scale)
     nearest = quantized_type.quantize(matrices / nearest_steps) * nearest_steps
 
     def measure_errors(dequantized: np.ndarray) -> tuple[float, float]:
@@ -740,7 +744,7 @@ def _round_layer(
         factors = choose_scale_factors(
             matrices, nearest_steps, products, quantized_type, segments, round_steps, on_progress
         )
-        scaled_steps = round_steps(nearest_steps * spread_factors(factors, segments))
+        scaled_steps = round_steps(nearest_steps * expand_factors_to_columns(factors, segments))
         candidates["scales"] = scaled_steps, quantized_type.quantize(matrices / scaled_steps)
         if quantized_type.block_sizes:  # with 256 values in a range, GPTQ gains nothing from smaller ranges
             steps = scaled_steps
@@ -785,7 +789,7 @@ def _build_rounding_move(
     )
 
 
-def spread_scales(values: np.ndarray, scale: rulebook.QdqScale, form: MatrixForm) -> np.ndarray:
+def expand_scales_to_weights(values: np.ndarray, scale: rulebook.QdqScale, form: MatrixForm) -> np.ndarray:
     """Returns the scale of each weight, float32 ``(groups, rows, columns)``."""
     spread = replace(scale, values=values, original_values=None).broadcast_to_shape(form.shape)
     return np.ascontiguousarray(form.convert_to_matrices(np.broadcast_to(spread, form.shape)), np.float32)
@@ -812,7 +816,7 @@ def _list_segments(scale: rulebook.QdqScale, form: MatrixForm) -> list[slice] | 
     )
 
 
-def _round_steps(scale: rulebook.QdqScale, steps: np.ndarray) -> np.ndarray:
+def _round_scales_to_stored_type(scale: rulebook.QdqScale, steps: np.ndarray) -> np.ndarray:
     """Returns scales rounded to FP16 where FP16 holds them.
 
     The scales are then the same in every type in which a config may store them, and so are the quantized values.
@@ -829,7 +833,7 @@ def _find_raised_scales(
 ) -> list[str]:
     """Returns the groups with a rounding whose scales the rulebook raises for the bias, so that they are not kept."""
     moved = config.get_moves(RoundingMove)
-    lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=FoldedConstants(network, config))
+    lowerings = rulebook.plan_lowering(network, config, ranges, edited_constants=EditedConstants(network, config))
     return [
         layer.group.name
         for layer in layers

@@ -35,7 +35,7 @@ from trt_tui.core.calibration.tensor_collection import (
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.folded_constants import FoldedConstants
+from trt_tui.core.lowering.edited_constants import EditedConstants
 from trt_tui.core.measure.weight_rounding import RoundingProposal, count_simulated_configs, measure_roundings
 from trt_tui.core.moves.config import NormRewriteMove, PrecisionConfig, RangeMove
 from trt_tui.core.moves.constant_moves import (
@@ -51,13 +51,13 @@ from trt_tui.core.moves.constant_moves import (
     ScalePlacement,
     SmoothQuantMove,
     attention_scale_refusal_reason,
+    channel_scaling_refusal_reason,
     compute_equalization_factors,
     encode_vector,
     equalization_refusal_reason,
     limit_factors,
     make_attention_scale_move,
     placement_refusal_reason,
-    scaling_refusal_reason,
     smoothquant_factors,
 )
 from trt_tui.core.moves.move import Move
@@ -65,7 +65,7 @@ from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
     find_qdq_repair,
     qdq_repair_refusal_reason,
-    replace_file_precision,
+    replace_file_precision_of_groups,
     rewrite_refusal_reason,
     rounding_refusal_reason,
 )
@@ -226,7 +226,7 @@ class ProposalContext:
         proposal."""
         ready = self.config
         if self.may_replace_file_precision:
-            ready = replace_file_precision(self.config, changed_groups, self.reason)
+            ready = replace_file_precision_of_groups(self.config, changed_groups, self.reason)
         return ready, LEAVES_FILE_SUFFIX if ready != self.config else ""
 
     def get_measured_values(
@@ -289,7 +289,9 @@ class ZeroCostKind(ABC):
         """Returns the group that has the move if the change is made for a group; None if there is no such group."""
         return group.name
 
-    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+    def find_changed_tensors_and_groups(
+        self, network: NetworkOutline, subject: str
+    ) -> tuple[Sequence[str], Sequence[str]]:
         """Returns the tensors and the groups whose values a move changes, so that earlier measurements become invalid.
 
         `add_zero_cost_moves` removes the ranges of these tensors, and the moves of later stages on these groups.
@@ -401,7 +403,7 @@ def list_limiting_tensors(network: Network, scaling: ChannelScaling) -> list[str
 # -- factors -----------------------------------------------------------------------------------------------------------
 
 
-def find_channel_limits(
+def compute_factor_limits(
     scaling: ChannelScaling, extrema: ChannelExtrema, clip_extrema: Sequence[ChannelExtrema]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the minimum of each factor with which no range grows and no Clip changes a value of the samples, and True
@@ -437,7 +439,7 @@ def find_channel_limits(
     return np.where(is_fixed, 1.0, min_factors), is_fixed
 
 
-def compute_factors(
+def compute_channel_factors(
     network: Network,
     scalings: Mapping[str, ChannelScaling],
     formula: str,
@@ -451,14 +453,14 @@ def compute_factors(
 
     Args:
         formula: One of `EQUALIZATION_FORMULAS`.
-        limits: By group, the result of `find_channel_limits`.
+        limits: By group, the result of `compute_factor_limits`.
     """
     constants_by_port: dict[Port, list[tuple[str, ScaledConstant]]] = {}
     for group, scaling in scalings.items():
         for constant in (*scaling.producers, *scaling.readers):
             constants_by_port.setdefault(constant.port, []).append((group, constant))
 
-    def find_weight_amax(group: str, constants: Sequence[ScaledConstant], exponent: int) -> np.ndarray:
+    def compute_channel_weight_amax(group: str, constants: Sequence[ScaledConstant], exponent: int) -> np.ndarray:
         """Returns the largest magnitude of the weights that write each channel, or that read it, after other scalings.
 
         Args:
@@ -485,9 +487,9 @@ def compute_factors(
             computed = limit_factors(
                 compute_equalization_factors(
                     formula,
-                    _activation_amax(scaling, extrema),
-                    find_weight_amax(group, scaling.producers, 1),
-                    find_weight_amax(group, scaling.readers, -1),
+                    _compute_channel_activation_amax(scaling, extrema),
+                    compute_channel_weight_amax(group, scaling.producers, 1),
+                    compute_channel_weight_amax(group, scaling.readers, -1),
                 ),
                 *limits[group],
             )
@@ -498,7 +500,7 @@ def compute_factors(
     return factors
 
 
-def _activation_amax(scaling: ChannelScaling, extrema: ChannelExtrema) -> np.ndarray:
+def _compute_channel_activation_amax(scaling: ChannelScaling, extrema: ChannelExtrema) -> np.ndarray:
     """Returns the largest magnitude of each channel over the tensors that the readers multiply."""
     amax = np.zeros(scaling.channels, np.float32)
     read_tensors = {reader.activation for reader in scaling.readers}
@@ -712,7 +714,7 @@ def choose_moves(
     )
 
 
-def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects: Sequence[str]) -> Moves:
+def choose_equalization_moves(context: ProposalContext, config: PrecisionConfig, subjects: Sequence[str]) -> Moves:
     """Returns the equalization moves of least judged error for some groups; {} if none reduce it.
 
     Args:
@@ -743,10 +745,12 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
         progress=progress,
     )
     limits = {
-        subject: find_channel_limits(scaling, extrema, (extrema, judged_extrema))
+        subject: compute_factor_limits(scaling, extrema, (extrema, judged_extrema))
         for subject, scaling in scalings.items()
     }
-    factor_sets = [compute_factors(network, scalings, formula, extrema, limits) for formula in EQUALIZATION_FORMULAS]
+    factor_sets = [
+        compute_channel_factors(network, scalings, formula, extrema, limits) for formula in EQUALIZATION_FORMULAS
+    ]
     range_sets = measure_divided_ranges(
         network,
         config,
@@ -840,7 +844,7 @@ def measure_smoothquant_moves(
             for exponent, maxima in ((1, activation), (-1, weight)) if tensor.tensor in multiplied_names[name] else ():
                 np.maximum(maxima, tensor.compute_channel_maxima(magnitudes, scaling.channels, exponent), out=maxima)
         for reader in scaling.readers:
-            magnitudes = _weight_magnitudes(network, reader)
+            magnitudes = _compute_weight_magnitudes(network, reader)
             for exponent, maxima in ((-1, weight), (1, activation)):
                 np.maximum(maxima, reader.compute_channel_maxima(magnitudes, scaling.channels, exponent), out=maxima)
         factors = smoothquant_factors(activation, weight, strength)
@@ -853,7 +857,7 @@ def measure_smoothquant_moves(
     return moves
 
 
-def _weight_magnitudes(network: Network, reader: ScaledTensor) -> np.ndarray:
+def _compute_weight_magnitudes(network: Network, reader: ScaledTensor) -> np.ndarray:
     """Returns the largest magnitudes of a weight, in the shape of its divisors."""
     if reader.axis is not None:
         return network.constant_amax(reader.tensor, reader.axis).reshape(reader.shape)
@@ -934,8 +938,8 @@ def measure_bias_corrections(
     Raises:
         InputError: a range is missing, a tensor contains NaN or an infinity, or the data cannot be read.
     """
-    folds = FoldedConstants(network, config)
-    group_lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=folds)
+    folds = EditedConstants(network, config)
+    group_lowerings = rulebook.plan_lowering(network, config, ranges, edited_constants=folds)
     divisors = config.find_divisors(network)
     moves: dict[str, BiasCorrectionMove] = {}
     sites_by_group: dict[str, tuple[QdqSite, QdqSite]] = {}
@@ -1027,7 +1031,7 @@ class ChannelScalingKind(ZeroCostKind):
             for layer in network.zero_cost_support.channel_scalings[subject].reading_layers
             if (group := network.find_group(layer)) is not None
         ]
-        ready = replace_file_precision(config, readers)
+        ready = replace_file_precision_of_groups(config, readers)
         return (
             ""
             if any(ready.precision_of(reader) in self.reader_precisions for reader in readers)
@@ -1039,7 +1043,9 @@ class ChannelScalingKind(ZeroCostKind):
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
         return network.zero_cost_support.find_channel_scaling_key(group.name, group.layers)
 
-    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+    def find_changed_tensors_and_groups(
+        self, network: NetworkOutline, subject: str
+    ) -> tuple[Sequence[str], Sequence[str]]:
         scaling = network.zero_cost_support.channel_scalings[subject]
         layers = (*(producer.port[0] for producer in scaling.producers), *scaling.reading_layers)
         groups = dict.fromkeys(group.name for layer in layers if (group := network.find_group(layer)) is not None)
@@ -1047,10 +1053,12 @@ class ChannelScalingKind(ZeroCostKind):
 
     def find_changed_groups(self, network: NetworkOutline, subjects: Iterable[str]) -> list[FusionGroup]:
         return [
-            network.get_group(name) for subject in subjects for name in self.find_changed_parts(network, subject)[1]
+            network.get_group(name)
+            for subject in subjects
+            for name in self.find_changed_tensors_and_groups(network, subject)[1]
         ]
 
-    def find_open_subjects(self, context: ProposalContext, subjects: Iterable[str | None]) -> list[str]:
+    def find_subjects_without_factors(self, context: ProposalContext, subjects: Iterable[str | None]) -> list[str]:
         """Returns the subjects whose channels quantized layers read and that have no factors yet, each once."""
         open_subjects = []
         for subject in dict.fromkeys(filter(None, subjects)):
@@ -1076,7 +1084,7 @@ class SmoothQuantKind(ChannelScalingKind):
     no_channels_text = "its input does not come from layers alone whose channels can be divided"
 
     def channel_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        return scaling_refusal_reason(network, subject)
+        return channel_scaling_refusal_reason(network, subject)
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         """Yields the channels behind normalisations, and then those between other layers, for each strength.
@@ -1087,7 +1095,7 @@ class SmoothQuantKind(ChannelScalingKind):
         Implements `ZeroCostKind.make_proposals`.
         """
         network, all_norms = context.network, context.network.zero_cost_support.norms
-        subjects = self.find_open_subjects(
+        subjects = self.find_subjects_without_factors(
             context,
             (
                 subject
@@ -1144,7 +1152,7 @@ class EqualizationKind(ChannelScalingKind):
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         network = context.network
-        subjects = self.find_open_subjects(
+        subjects = self.find_subjects_without_factors(
             context,
             (
                 name
@@ -1153,7 +1161,7 @@ class EqualizationKind(ChannelScalingKind):
             ),
         )
         changed, suffix = context.prepare_config(self.find_changed_groups(network, subjects))
-        moves = find_best_moves(context, changed, subjects) if subjects else {}
+        moves = choose_equalization_moves(context, changed, subjects) if subjects else {}
         if moves:
             yield ConfigProposal(f"{self.title}{suffix}", context.add_moves(changed, moves), self.title)
 
@@ -1241,14 +1249,14 @@ class RecalibrationKind(ZeroCostKind):
             yield ConfigProposal(f"{self.title}{suffix}", changed)
 
 
-class RewriteKind(GroupMoveKind):
+class NormRewriteKind(GroupMoveKind):
     """One ONNX operator in place of a decomposed LayerNorm or RMSNorm, for groups in FP16 or BF16."""
 
     title = "operator"
     move_class = NormRewriteMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        precision = replace_file_precision(config, [group]).precision_of(group)
+        precision = replace_file_precision_of_groups(config, [group]).precision_of(group)
         return rewrite_refusal_reason(network, group) or (
             "" if precision.value_type in (Precision.FP16, Precision.BF16) else "it runs in neither FP16 nor BF16"
         )
@@ -1274,9 +1282,11 @@ class RoundingKind(GroupMoveKind):
     omission_text = "{count} roundings of weights are left out: the typed network contains them."
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return rounding_refusal_reason(network, group, replace_file_precision(config, [group]))
+        return rounding_refusal_reason(network, group, replace_file_precision_of_groups(config, [group]))
 
-    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+    def find_changed_tensors_and_groups(
+        self, network: NetworkOutline, subject: str
+    ) -> tuple[Sequence[str], Sequence[str]]:
         return (), [subject]
 
     def propose_moves(
@@ -1320,10 +1330,12 @@ class AttentionScaleKind(ZeroCostKind):
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         return attention_scale_refusal_reason(network, group.name)
 
-    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+    def find_changed_tensors_and_groups(
+        self, network: NetworkOutline, subject: str
+    ) -> tuple[Sequence[str], Sequence[str]]:
         """Returns the groups that produce the operands. Ranges are scaled with their tensors, and stay.
 
-        Implements `ZeroCostKind.find_changed_parts`.
+        Implements `ZeroCostKind.find_changed_tensors_and_groups`.
         """
         scale = network.zero_cost_support.attention_scales[subject]
         layers = [producer.port[0] for operand in (scale.query, scale.key) for producer in operand.producers]
@@ -1355,7 +1367,9 @@ class AttentionScaleKind(ZeroCostKind):
             if not moves:
                 continue
             names = dict.fromkeys(
-                name for subject in moves for name in (subject, *self.find_changed_parts(network, subject)[1])
+                name
+                for subject in moves
+                for name in (subject, *self.find_changed_tensors_and_groups(network, subject)[1])
             )
             changed, suffix = context.prepare_config(map(network.get_group, names))
             places = dict.fromkeys(PLACEMENT_LABELS[ScalePlacement(move.placement)] for move in moves.values())
@@ -1380,7 +1394,7 @@ class BiasCorrectionKind(GroupMoveKind):
     )
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return bias_correction_refusal_reason(network, group, replace_file_precision(config, [group]))
+        return bias_correction_refusal_reason(network, group, replace_file_precision_of_groups(config, [group]))
 
     def propose_moves(
         self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
@@ -1412,7 +1426,7 @@ class BiasCorrectionKind(GroupMoveKind):
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (
     QdqRepairKind(),
     RecalibrationKind(),
-    RewriteKind(),
+    NormRewriteKind(),
     AttentionScaleKind(),
     SmoothQuantKind(),
     EqualizationKind(),
@@ -1481,7 +1495,7 @@ def add_zero_cost_moves(config: PrecisionConfig, network: NetworkOutline, moves:
     """
     for move_class in {type(move) for move in moves.values()}:
         kind = ZERO_COST_MOVE_CLASSES[move_class]
-        changed_parts = [kind.find_changed_parts(network, subject) for subject in moves]
+        changed_parts = [kind.find_changed_tensors_and_groups(network, subject) for subject in moves]
         config = config.without_moves(RangeMove, [tensor for tensors, _ in changed_parts for tensor in tensors])
         for later_class, later_kind in ZERO_COST_MOVE_CLASSES.items():
             if later_kind.stage > kind.stage:

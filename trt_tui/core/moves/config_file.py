@@ -556,11 +556,11 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
     if file.model.in_file and not has_file_precision(network):
         defaults = _convert_default_precisions(path.name, file.model, move_applier, file.tf32)
     calibration = file.calibration or _CalibrationEntry()
-    ranges = _check_ranges(calibration.ranges, "calibration.ranges", path.name, network, move_applier)
+    ranges = _read_checked_ranges(calibration.ranges, "calibration.ranges", path.name, network, move_applier)
     ranges_by_type: dict[str, dict[str, float]] = {
-        convert_file_value(precision, OtherQuantizedType, path.name, "a name in calibration.others"): _check_ranges(
-            type_ranges, f"calibration.others.{precision}", path.name, network, move_applier
-        )
+        convert_file_value(
+            precision, OtherQuantizedType, path.name, "a name in calibration.others"
+        ): _read_checked_ranges(type_ranges, f"calibration.others.{precision}", path.name, network, move_applier)
         for precision, type_ranges in calibration.others.items()
     }
     config = move_applier.apply_moves(defaults)
@@ -599,7 +599,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
     )
 
 
-def _check_ranges(
+def _read_checked_ranges(
     range_entries: Mapping[str, Any],
     file_location: str,
     file_name: str,

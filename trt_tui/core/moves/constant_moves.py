@@ -399,10 +399,10 @@ class SmoothQuantMove(ChannelScalingMove):
     method: Literal["SmoothQuant", "AWQ"] = "SmoothQuant"
 
     def subject_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        return scaling_refusal_reason(network, subject)
+        return channel_scaling_refusal_reason(network, subject)
 
 
-def scaling_refusal_reason(network: NetworkOutline, subject: str) -> str:
+def channel_scaling_refusal_reason(network: NetworkOutline, subject: str) -> str:
     """Returns the reason why the output channels of a fusion group cannot be scaled; "" if they can."""
     scaling = network.zero_cost_support.channel_scalings.get(subject)
     if scaling is None:
@@ -629,7 +629,7 @@ class AttentionScaleMove(Move):
 
     def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
         scale = network.zero_cost_support.attention_scales[subject]
-        return find_scale_divisors(scale, ScalePlacement(self.placement))
+        return compute_placement_divisors(scale, ScalePlacement(self.placement))
 
     def find_constant_edits(
         self, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions
@@ -683,7 +683,7 @@ def placement_refusal_reason(scale: AttentionScale, placement: ScalePlacement) -
     )
 
 
-def find_scale_divisors(scale: AttentionScale, placement: ScalePlacement) -> dict[str, np.ndarray]:
+def compute_placement_divisors(scale: AttentionScale, placement: ScalePlacement) -> dict[str, np.ndarray]:
     """Returns the divisors of the tensors whose values change if the scale moves to a place, float32, by tensor name."""
     divisors: dict[str, np.ndarray] = {}
 
@@ -729,7 +729,7 @@ def make_attention_scale_move(
     scale = network.zero_cost_support.attention_scales[subject]
     factors = {
         tensor: float((1 / divisor).max(initial=0.0 if divisor.size == 1 else 1.0))
-        for tensor, divisor in find_scale_divisors(scale, placement).items()
+        for tensor, divisor in compute_placement_divisors(scale, placement).items()
         if tensor in network.calibrated_tensors
     }
     return AttentionScaleMove(placement.value, scale.factor, factors, reason)

@@ -42,7 +42,7 @@ def rounding_refusal_reason(network: NetworkOutline, group: FusionGroup, config:
     return "" if operator in ROUNDED_OPERATORS else f"the rounding of a {operator} by the error is not supported"
 
 
-def replace_file_precision(
+def replace_file_precision_of_groups(
     config: PrecisionConfig, groups: Iterable[FusionGroup], reason: str = "user"
 ) -> PrecisionConfig:
     """Returns a config in which the given fusion groups have the nearest precision instead of their file precision.

@@ -266,13 +266,13 @@ def count_macs(node: ir.Node, find_shape: Callable[[ir.Value], Shape | None]) ->
     """
     if node.op_type not in PRODUCTS or node.domain != "":
         return 0
-    result, weight = (_static_sizes(value, find_shape) for value in (node.outputs[0], node.inputs[1]))
+    result, weight = (_read_sizes_per_sample(value, find_shape) for value in (node.outputs[0], node.inputs[1]))
     if result is None or weight is None:
         return None
     if node.op_type == "Conv":
         return math.prod(result) * math.prod(weight[1:])
     if node.op_type == "ConvTranspose":
-        data = _static_sizes(node.inputs[0], find_shape)
+        data = _read_sizes_per_sample(node.inputs[0], find_shape)
         return None if data is None else math.prod(data) * math.prod(weight[1:])
     if node.op_type == "Gemm":
         return math.prod(result) * weight[1 if node.attributes.get_int("transB", 0) else 0]
@@ -285,7 +285,7 @@ def _value_shape(value: ir.Value) -> Shape | None:
     return tuple(size if isinstance(size, int) else size.value for size in value.shape)
 
 
-def _static_sizes(value: ir.Value | None, find_shape: Callable[[ir.Value], Shape | None]) -> list[int] | None:
+def _read_sizes_per_sample(value: ir.Value | None, find_shape: Callable[[ir.Value], Shape | None]) -> list[int] | None:
     """Returns the sizes of a value with an open first dimension (the batch) as 1; None if another size is open."""
     shape = None if value is None else find_shape(value)
     if shape is None:

@@ -305,7 +305,7 @@ LINEAR_GRID_KEY = "grid-sample-linear"
 _FP16, _FP16_OR_BF16 = (Precision.FP16,), (Precision.FP16, Precision.BF16)
 
 
-def _releases(first: str, last: str = "", **limits: str) -> AffectedReleases:
+def _make_affected_releases(first: str, last: str = "", **limits: str) -> AffectedReleases:
     """Builds the `AffectedReleases` of a defect that was observed from a first to a last TensorRT release."""
     return AffectedReleases(observed=(first, last or first), **limits)
 
@@ -316,7 +316,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "the parser reads mode linear of opset 20 and later as nearest",
         "NVIDIA/TensorRT/issues/4646 onnx/onnx-tensorrt/pull/1060",
         "Build from a file that trt-tui writes, which leaves the mode out, or export with an opset from 16 to 19.",
-        (_releases("10.13.3", "11.1"), AffectedReleases(TENSORRT_RTX, ("1.5", "1.5"), fixed="1.7")),
+        (_make_affected_releases("10.13.3", "11.1"), AffectedReleases(TENSORRT_RTX, ("1.5", "1.5"), fixed="1.7")),
         component="parser",
         is_in_exports=False,
     ),
@@ -325,7 +325,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "the parser reads mode cubic of opset 20 and later as nearest",
         "onnx/onnx-tensorrt/pull/1060 NVIDIA/TensorRT/issues/4646",
         CUBIC_GRID_NEXT_STEP,
-        (_releases("11.1"), AffectedReleases(TENSORRT_RTX, ("1.4", "1.5"), fixed="1.7")),
+        (_make_affected_releases("11.1"), AffectedReleases(TENSORRT_RTX, ("1.4", "1.5"), fixed="1.7")),
         attributes={"mode": "cubic"},
         component="parser",
     ),
@@ -334,7 +334,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "an FP32 GridSample has wrong results",
         "pytorch/TensorRT/issues/4074",
         "Build with an earlier release, or keep the whole network in FP32.",
-        (_releases("10.14.1.48", introduced="10.14.1.48"),),
+        (_make_affected_releases("10.14.1.48", introduced="10.14.1.48"),),
         "between layers in FP16",
         (Precision.FP32,),
     ),
@@ -343,7 +343,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "CumSums all sum along one axis",
         "NVIDIA/TensorRT/issues/4551 onnx/onnx-tensorrt/issues/1034",
         "Replace them by MatMuls with a triangular matrix of ones, or build with a release before 10.8.",
-        (_releases("10.11.0.33", introduced="10.8"),),
+        (_make_affected_releases("10.11.0.33", introduced="10.8"),),
         "if their axes differ",
         min_layers=2,
     ),
@@ -361,7 +361,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "a GroupNormalization of one group is computed for each channel alone",
         "NVIDIA/TensorRT/issues/4756 onnx/onnx-tensorrt/pull/1052",
         "Reshape its input to one channel, use InstanceNormalization there, and reshape back.",
-        (_releases("10.16.1.11"), AffectedReleases(TENSORRT_RTX, ("1.7.1", "1.7.1"))),
+        (_make_affected_releases("10.16.1.11"), AffectedReleases(TENSORRT_RTX, ("1.7.1", "1.7.1"))),
         attributes={"num_groups": 1},
         component="parser",
     ),
@@ -370,7 +370,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "an InstanceNormalization in FP16 has large errors",
         "NVIDIA-AI-IOT/torch2trt/issues/776 NVIDIA/TensorRT/issues/2691",
         "Keep it in FP32.",
-        (_releases("8.2.1.8"),),
+        (_make_affected_releases("8.2.1.8"),),
         precisions=_FP16,
     ),
     "conv-transpose-1d-int8-bias": KnownDefect(
@@ -378,7 +378,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "a ConvTranspose has wrong results in INT8",
         "NVIDIA/TensorRT/issues/1840",
         "Build with 8.4 or later, or keep it in FP16 or FP32.",
-        (_releases("8.2.1.8", fixed="8.4"),),
+        (_make_affected_releases("8.2.1.8", fixed="8.4"),),
         "if it is one-dimensional with a bias",
         (Precision.INT8,),
         status="confirmed by NVIDIA",
@@ -389,7 +389,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "NVIDIA/TensorRT/issues/1699 NVIDIA/TensorRT/issues/1694 NVIDIA/TensorRT/issues/2380 "
         "NVIDIA/TensorRT/issues/1519",
         "Write a scale for each input channel (axis 0), or keep it in FP16 or FP32.",
-        (_releases("8.0.1.6", "8.2.0.6"),),
+        (_make_affected_releases("8.0.1.6", "8.2.0.6"),),
         precisions=(Precision.INT8,),
         status="confirmed by NVIDIA",
     ),
@@ -398,7 +398,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "the kernel _gemm_mha_v2 of a fused attention in FP16 has wrong results",
         "NVIDIA/TensorRT/issues/3777",
         "Build with 10.0.1 or later, or keep the attention in FP32.",
-        (_releases("10.0.0", introduced="10.0.0", fixed="10.0.1"),),
+        (_make_affected_releases("10.0.0", introduced="10.0.0", fixed="10.0.1"),),
         precisions=_FP16,
         status="confirmed by NVIDIA",
     ),
@@ -416,7 +416,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "a fused attention in FP16 or BF16 has wrong results",
         "NVIDIA/TensorRT/issues/4837",
         "Keep the attention in FP32, or prevent its fusion.",
-        (_releases("10.16.1"),),
+        (_make_affected_releases("10.16.1"),),
         precisions=_FP16_OR_BF16,
         compute_capabilities=((12, 0),),
     ),
@@ -425,7 +425,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "a fused FP16 or BF16 attention reads its input with wrong strides",
         "NVIDIA/TensorRT/issues/4826",
         "Keep the attention in FP32, which is not fused.",
-        (_releases("11.2"),),
+        (_make_affected_releases("11.2"),),
         "if it is a transposed network input",
         _FP16_OR_BF16,
     ),
@@ -434,7 +434,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "an attention has wrong results, even in FP32",
         "NVIDIA/TensorRT/issues/4333 NVIDIA/TensorRT/issues/4328",
         "Scale the queries only, by the product of both factors.",
-        (_releases("10.7.0.23"),),
+        (_make_affected_releases("10.7.0.23"),),
         "if its queries and its keys are scaled",
         status="confirmed by NVIDIA",
     ),
@@ -443,7 +443,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "equal samples of one batch have different results behind an FP16 attention",
         "NVIDIA/TensorRT/issues/4796",
         "Build with batch size 1, or compare the engine on a batch of equal samples.",
-        (_releases("10.6.0.23", "10.16.0.72"),),
+        (_make_affected_releases("10.6.0.23", "10.16.0.72"),),
         precisions=_FP16,
         compute_capabilities=((8, 9),),
     ),
@@ -452,7 +452,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "an attention has wrong results with more than one sample",
         "NVIDIA/TensorRT/issues/4853",
         "Build with batch size 1.",
-        (_releases("10.11", "11.1"),),
+        (_make_affected_releases("10.11", "11.1"),),
         "if a Conv reduces its keys, as in SegFormer",
     ),
     "consecutive-vector-products": KnownDefect(
@@ -460,7 +460,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "two consecutive products lose accuracy",
         "NVIDIA/TensorRT/issues/3969",
         "Pad the inputs of the products to more than one row and column.",
-        (_releases("10.0.1", "10.1.0", introduced="10.0"),),
+        (_make_affected_releases("10.0.1", "10.1.0", introduced="10.0"),),
         "if they have one row or one column",
         min_layers=2,
         status="confirmed by NVIDIA",
@@ -470,7 +470,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "a Resize has wrong results with dynamic shapes",
         "NVIDIA/TensorRT/issues/4846",
         "Move the Transpose before the If.",
-        (_releases("11.1.0.106", "11.2.1.2"),),
+        (_make_affected_releases("11.1.0.106", "11.2.1.2"),),
         "if it reads the transposed result of an If",
     ),
 }
@@ -590,7 +590,7 @@ def known_defects_record(target: BuildTarget, matches: Iterable[DefectMatch]) ->
     return record
 
 
-def known_defects_table(
+def known_defect_table_lines(
     network: NetworkOutline, target: BuildTarget, matches: Sequence[DefectMatch], subject: str
 ) -> list[str]:
     """Returns the known defects of a network as lines of text; [] if there are no defects and the release is unknown.

@@ -395,7 +395,7 @@ def _group_names(row: Row) -> tuple[str, ...]:
 # -- traversal ---------------------------------------------------------------------------------------------------------
 
 
-def walk_rows(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
+def iterate_rows_with_depth(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
     """Yields all rows below a scope with their depth, in display order. The children of the scope have depth 0."""
     stack: list[tuple[int, Row]] = [(0, row) for row in reversed(scope_tree.children)]
     while stack:
@@ -413,7 +413,7 @@ def group_titles(scope_tree: Scope) -> dict[str, str]:
 def _iterate_group_titles(scope: Scope) -> Iterator[tuple[GroupRow, str]]:
     """Yields the rows of groups below a scope, each with its title relative to the scope."""
     labels: list[str] = []
-    for depth, row in walk_rows(scope):
+    for depth, row in iterate_rows_with_depth(scope):
         labels[depth:] = [row.label]
         if isinstance(row, GroupRow):
             yield row, "/".join(labels)
@@ -432,7 +432,7 @@ def render_tree(scope_tree: Scope, find_shape: Callable[[str], Shape | None], *,
         find_shape: Returns the shape of a tensor by name; None if unknown.
         show_nodes: True if the nodes of each group are listed below it.
     """
-    rows = list(walk_rows(scope_tree))
+    rows = list(iterate_rows_with_depth(scope_tree))
     has_file_precision = any(isinstance(row, GroupRow) and row.group.file_precision is not None for _, row in rows)
     columns = (*_COLUMNS[:-1], "in the file", _COLUMNS[-1]) if has_file_precision else _COLUMNS
     lines: list[tuple[str, ...]] = [("layer", *columns)]
@@ -514,7 +514,7 @@ def find_repeated_blocks(scope_tree: Scope) -> BlockMatrix | None:
     and densest coverage of groups. Among equals, it is the one with the fewest rows and columns.
     """
     families: dict[str, list[Scope]] = {}
-    for _, row in walk_rows(scope_tree):
+    for _, row in iterate_rows_with_depth(scope_tree):
         if isinstance(row, Scope) and 1 < len(row.groups) <= _MAX_ROLES:
             pattern = _DIGITS.sub("#", row.path)
             if pattern != row.path:

@@ -248,7 +248,7 @@ def _inline_call(
 ) -> list[ir.Node]:
     """Replaces a call by the nodes of its function; returns the calls among these nodes."""
     body = function.graph.clone()
-    _set_attributes(
+    _replace_attribute_references(
         body,
         {**{name: attr for name, attr in function.attributes.items() if attr.value is not None}, **call.attributes},
     )
@@ -300,7 +300,7 @@ def _replace_call_output(
     ir.convenience.replace_all_uses_with(old_value, new_value, replace_graph_outputs=True)
 
 
-def _set_attributes(body: ir.Graph, attributes: Mapping[str, ir.Attr]) -> None:
+def _replace_attribute_references(body: ir.Graph, attributes: Mapping[str, ir.Attr]) -> None:
     """Replaces references to function attributes by the values of the call, in place. Unset attributes are removed."""
     for node in body.all_nodes():
         for name, attribute in list(node.attributes.items()):

@@ -109,7 +109,7 @@ class _ConstantMatcher:
         for name in names:
             array = self.values.constant_value(name)
             self._names_by_shape[_shape_without_ones(array)].append(name)
-            self._signatures[name] = _compute_signature(array)
+            self._signatures[name] = _take_evenly_spaced_elements(array)
 
     def find_original_constant(self, name: str, own_array: np.ndarray, step: QdqStep | None) -> str | None:
         """Returns the name of the reference's constant that rounds to a constant of the file; None if there is none.
@@ -119,12 +119,12 @@ class _ConstantMatcher:
             step: The DequantizeLinear of the constant in the file; None if it is not quantized.
         """
         candidates = self._names_by_shape.get(_shape_without_ones(own_array), [])
-        signature = _compute_signature(own_array)
+        signature = _take_evenly_spaced_elements(own_array)
         nearest = min(
             candidates, key=lambda candidate: _squared_norm(signature - self._signatures[candidate]), default=None
         )
         for candidate in dict.fromkeys((name if name in candidates else nearest, nearest)):
-            if candidate is not None and _is_rounding(
+            if candidate is not None and _is_rounded_copy(
                 own_array, self.values.constant_value(candidate).reshape(own_array.shape), step
             ):
                 return candidate
@@ -135,7 +135,7 @@ def _shape_without_ones(array: np.ndarray) -> tuple[int, ...]:
     return tuple(size for size in array.shape if size != 1)
 
 
-def _compute_signature(array: np.ndarray) -> np.ndarray:
+def _take_evenly_spaced_elements(array: np.ndarray) -> np.ndarray:
     """Returns evenly spaced elements of a constant, float64, clipped to the range of FP16."""
     flat = array.reshape(-1)
     return np.clip(np.nan_to_num(flat[:: max(1, flat.size // _SIGNATURE_SIZE)].astype(np.float64)), -65504, 65504)
@@ -145,7 +145,7 @@ def _squared_norm(array: np.ndarray) -> float:
     return float(np.sum(np.square(array, dtype=np.float64)))
 
 
-def _is_rounding(own_array: np.ndarray, array: np.ndarray, step: QdqStep | None) -> bool:
+def _is_rounded_copy(own_array: np.ndarray, array: np.ndarray, step: QdqStep | None) -> bool:
     """Returns True if a constant of the file equals the given constant after rounding to the type in the file."""
     array = np.asarray(array, np.float32)
     with np.errstate(all="ignore"):

@@ -47,7 +47,9 @@ class Section:
 
 def report_text(sections: Iterable[Section]) -> str:
     """Returns a report as text for a terminal, with an empty line between two blocks."""
-    return "\n\n".join("\n".join(_text_lines(block)) for section in sections for block in filled_blocks(section.blocks))
+    return "\n\n".join(
+        "\n".join(_text_lines(block)) for section in sections for block in nonempty_blocks(section.blocks)
+    )
 
 
 def report_markdown(title: str, sections: Iterable[Section]) -> str:
@@ -59,7 +61,7 @@ def sections_markdown(sections: Iterable[Section]) -> list[str]:
     """Returns sections as lines of Markdown, each block with an empty line behind it."""
     lines = []
     for section in sections:
-        blocks = filled_blocks(section.blocks)
+        blocks = nonempty_blocks(section.blocks)
         lines += [f"## {markdown_text(section.title)}", ""] if section.title and blocks else []
         for block in blocks:
             lines += [*_markdown_lines(block), ""]
@@ -73,7 +75,7 @@ def markdown_text(text: Any) -> str:
     )
 
 
-def filled_blocks(blocks: Iterable[Block]) -> list[Block]:
+def nonempty_blocks(blocks: Iterable[Block]) -> list[Block]:
     """Returns the blocks that have contents."""
     return [
         block

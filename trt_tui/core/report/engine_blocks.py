@@ -9,9 +9,9 @@ from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES, IDLE, Engine
 from trt_tui.core.measure.engine_agreement import (
     EngineDivergence,
     engine_errors_text,
+    engine_sqnr_gap_db,
     engine_variation_notes,
     fp32_engine_fault_text,
-    sqnr_gap_of_engine_db,
 )
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, GroupErrors
@@ -87,7 +87,7 @@ def engine_check_lines(
     title: str, engine_result: EngineResult, simulated_accuracy: Accuracy | None, checks: Sequence[str]
 ) -> list[str]:
     """Returns the checks for an engine that is less accurate than simulated; empty without checks."""
-    gap = sqnr_gap_of_engine_db(engine_result.select_comparable_simulation(simulated_accuracy), engine_result.accuracy)
+    gap = engine_sqnr_gap_db(engine_result.select_comparable_simulation(simulated_accuracy), engine_result.accuracy)
     return [f"{title}: {engine_gap_text(gap)}; what to check:", *(f"  {line}" for line in checks)] if checks else []
 
 

@@ -45,7 +45,7 @@ def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def known_values(record: Mapping[str, Any]) -> dict[str, Any]:
+def drop_missing_values(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a record without the keys whose value is None, which were not measured."""
     return {key: value for key, value in record.items() if value is not None}
 
@@ -55,18 +55,18 @@ def error_metrics_record(error_metrics: ErrorMetrics) -> dict[str, Any]:
 
     An exact copy has ``sqnr_db`` null and cosine 1. A value that is not finite is null.
     """
-    is_of_integers = error_metrics.mismatch is not None
+    is_for_integers_only = error_metrics.mismatch is not None
     values = {
         metric: error_metrics.recorded_value(metric)
         for metric in ERROR_METRICS.values()
-        if metric.is_of_integers is is_of_integers
+        if metric.is_for_integers_only is is_for_integers_only
     }
     record: dict[str, Any] = {
         metric.key: _finite_or_none(value)
         for metric, value in values.items()
         if value is not None or metric.is_always_recorded
     }
-    return record if is_of_integers else {**record, "nan": error_metrics.nan, "inf": error_metrics.inf}
+    return record if is_for_integers_only else {**record, "nan": error_metrics.nan, "inf": error_metrics.inf}
 
 
 def output_errors_record(output_errors: OutputErrors) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def accuracy_record(accuracy: Accuracy) -> dict[str, Any]:
             "common_metric_parts": dict(accuracy.compared_metric),
             "reference_metric": next(iter(accuracy.reference_metric.values()), None),
         }
-    return record | known_values(
+    return record | drop_missing_values(
         {
             "intervals": accuracy_intervals_record(accuracy.intervals, next(iter(accuracy.metric), ""))
             if accuracy.intervals is not None
@@ -161,7 +161,7 @@ def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
     """Returns the JSON record of an engine with its measured values; if there is no engine, the reason."""
     accuracy, simulated = engine_result.accuracy, engine_result.simulated_accuracy
     report, has_other_precisions = engine_result.engine_report, not engine_result.is_built_as_requested
-    return known_values(
+    return drop_missing_values(
         {
             "source": "engine",
             "backend": engine_result.builder_name,
@@ -176,7 +176,7 @@ def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
             "made_simulated": accuracy_record(simulated) if simulated is not None else None,
             "failed": engine_result.failure_reason or None,
             "computed_in": {
-                label: known_values({"layers": count, "time": share})
+                label: drop_missing_values({"layers": count, "time": share})
                 for label, (count, share) in report.precision_shares().items()
             }
             if report is not None
@@ -184,14 +184,16 @@ def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
             "engine_layers": {
                 name: {
                     "precision": implementation.precision.value if implementation.precision is not None else None,
-                    **known_values({"region": implementation.in_fused_region or None, "ms": implementation.latency_ms}),
+                    **drop_missing_values(
+                        {"region": implementation.in_fused_region or None, "ms": implementation.latency_ms}
+                    ),
                 }
                 for name, implementation in engine_result.implementations.items()
             }
             if report is not None
             else None,
             "builds": [
-                known_values(
+                drop_missing_values(
                     {
                         "errors": error_metrics_record(build.worst_errors) if build.worst_errors is not None else None,
                         "latency_ms": build.latency_ms[0] if build.latency_ms is not None else None,
@@ -246,7 +248,7 @@ def exported_run_record(exported_run: ExportedRun) -> dict[str, Any]:
 
     The record has no latency and no size.
     """
-    return known_values(
+    return drop_missing_values(
         {
             "source": exported_run.source_name_in_records,
             "backend": exported_run.executor_name,
@@ -297,7 +299,7 @@ def stage_record(stage_result: StageResult, accuracy: Accuracy | None) -> dict[s
     The record compares the stage with the reference, with the previous stage and with others.
     """
     run, previous, engine = stage_result.run, stage_result.accuracy_to_previous, stage_result.engine_result
-    return known_values(
+    return drop_missing_values(
         {
             "name": run.name,
             "kind": run.kind.value,
@@ -323,7 +325,7 @@ def stage_record(stage_result: StageResult, accuracy: Accuracy | None) -> dict[s
 
 def build_attempt_record(build_attempt: BuildAttempt) -> dict[str, Any]:
     """Returns the JSON record of one build attempt: its changes to the requested config, and the reason if it failed."""
-    return known_values(
+    return drop_missing_values(
         {
             "rung": build_attempt.name,
             "said": build_attempt.description,
@@ -369,7 +371,7 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
             },
         }
         if errors.fp16_over is not None:
-            entry["fp16_range"] = known_values(
+            entry["fp16_range"] = drop_missing_values(
                 {
                     "state": errors.fp16_state,
                     "over": errors.fp16_over,
@@ -392,7 +394,7 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
         share = config_results.shares[name]
         groups[name] = {
             "owns": _finite_or_none(share.fraction),
-            **known_values({"samples": share.samples or None, "owns_unknown": share.unknown_reason or None}),
+            **drop_missing_values({"samples": share.samples or None, "owns_unknown": share.unknown_reason or None}),
         }
         if share.half_width is not None:
             groups[name]["owns_margin"] = _finite_or_none(share.half_width)
@@ -401,7 +403,7 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
             for key, sqnr_db in (("impact_kept", share.sqnr_if_raised_db), ("impact", share.sqnr_if_reduced_alone_db))
             if sqnr_db is not None
         }
-    return record | known_values({"layers": layers or None, "groups": groups or None})
+    return record | drop_missing_values({"layers": layers or None, "groups": groups or None})
 
 
 def cause_record(cause: Cause) -> dict[str, str]:

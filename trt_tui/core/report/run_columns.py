@@ -109,7 +109,7 @@ def _error_column(metric: ErrorMetric, table: RunTable) -> RunColumn:
         errors = accuracy.worst_errors
         if errors is None:
             return NOT_MEASURED
-        if errors.mismatch is not None and not metric.is_of_integers and table not in _SUMMED_UP_TABLES:
+        if errors.mismatch is not None and not metric.is_for_integers_only and table not in _SUMMED_UP_TABLES:
             return f"{mismatch_text(errors.mismatch, mark)} differ" if is_first and table in ("runs", "stages") else ""
         if metric.key == "sqnr_db" and table == "configs":
             return f"{errors.value_text(metric, mark)} {accuracy.find_output_of_worst_value(metric)}".rstrip()

@@ -11,8 +11,8 @@ from trt_tui.core.search.search import (
     SearchSpace,
     Trial,
     ZeroCostEffort,
+    build_reduced_start_config,
     lowest_precision_config,
-    reduce_remaining_groups,
 )
 
 __all__ = [
@@ -26,6 +26,6 @@ __all__ = [
     "SearchSpace",
     "Trial",
     "ZeroCostEffort",
-    "reduce_remaining_groups",
+    "build_reduced_start_config",
     "lowest_precision_config",
 ]

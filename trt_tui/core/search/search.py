@@ -29,7 +29,7 @@ from functools import cached_property, partial
 from itertools import combinations
 from typing import TypeAlias, TypeVar
 
-from trt_tui.core.lowering.folded_constants import without_stale_roundings
+from trt_tui.core.lowering.edited_constants import without_stale_roundings
 from trt_tui.core.measure.engine_agreement import PREVIEW_REASON
 from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.target import TargetResult
@@ -387,7 +387,7 @@ def lowest_precision_config(
     return config
 
 
-def reduce_remaining_groups(
+def build_reduced_start_config(
     network: NetworkOutline, config: PrecisionConfig, higher_precision: Precision
 ) -> tuple[PrecisionConfig, tuple[str, ...]]:
     """Returns the start config of a search from above, and the groups that the search leaves unchanged.
@@ -579,7 +579,7 @@ class Search:
         self._evaluations_by_key = {}
         self._latencies: dict[TrialKey, float] = {}
         for evaluation in known_evaluations:
-            self._store(evaluation)
+            self._store_evaluation(evaluation)
         self._start_steps()
 
     def _start_steps(self) -> None:
@@ -613,7 +613,7 @@ class Search:
         """Stores the result of the proposed config, continues the search and returns the evaluation."""
         if self.current_trial is None:
             raise ValueError("nothing was requested")
-        evaluation = self._store(Evaluation(**vars(self.current_trial), target_result=target_result))
+        evaluation = self._store_evaluation(Evaluation(**vars(self.current_trial), target_result=target_result))
         self.current_trial = next(self._steps, None)
         return evaluation
 
@@ -659,7 +659,7 @@ class Search:
             yield trial
         return self._evaluations_by_key[trial.config_key].with_required_margins(self.margins)
 
-    def _store(self, evaluation: Evaluation) -> Evaluation:
+    def _store_evaluation(self, evaluation: Evaluation) -> Evaluation:
         latency = self._estimate_latency(evaluation.raised_groups, evaluation.precisions)
         evaluation = replace(evaluation, estimated_latency=latency)
         self._evaluations_by_key[evaluation.config_key] = evaluation
@@ -730,7 +730,7 @@ class Search:
         if not full_evaluation.passes and self.max_raised is None and self.max_latency is None:
             self.outcome = SearchOutcome.UNREACHABLE
             return
-        yield from try_changes_without_cost(self)
+        yield from try_zero_cost_changes(self)
         if full_evaluation.passes:
             raised: frozenset[str] = frozenset()
             evaluation = yield from self.evaluate(step_name=RANGES_STEP)
@@ -794,7 +794,7 @@ class Search:
             else "halving from both ends of the network: no values of its groups are known"
         )
 
-    def order_by_suspicion(self, excluded_groups: Collection[str] = ()) -> list[str]:
+    def order_by_expected_effect(self, excluded_groups: Collection[str] = ()) -> list[str]:
         """Returns the candidates without excluded groups, by decreasing expected effect on the judged error.
 
         Groups without a measured effect come last, and ties are in network order.
@@ -808,7 +808,7 @@ class Search:
         """Returns the candidates whose ranges are tried, by decreasing expected effect on the judged error."""
         return [
             name
-            for name in self.order_by_suspicion()
+            for name in self.order_by_expected_effect()
             if not self.expected_shares or self.expected_shares.get(name, 0.0) >= MIN_ERROR_SHARE
         ]
 
@@ -1001,7 +1001,7 @@ def loss_shares(sensitivities: Mapping[str, GroupSensitivity]) -> dict[str, floa
 # -- zero-cost changes and other ranges -------------------------------------------------------------------------------
 
 
-def try_changes_without_cost(search: Search) -> Trials[None]:
+def try_zero_cost_changes(search: Search) -> Trials[None]:
     """Chooses the sets of zero-cost moves and the ranges that reduce the loss, and stores them in the search.
 
     Each set of a stage is first tried alone, on top of the changes of earlier stages that were kept. The other ranges
@@ -1040,7 +1040,7 @@ def _try_stage(
         if not effort.spend_evaluation():
             break
         effort.tried += 1
-        evaluation = yield from _try_set(search, before, name, ALONE_STEP)
+        evaluation = yield from _try_zero_cost_set(search, before, name, ALONE_STEP)
         if evaluation.passes:
             return evaluation
         gains.append((name, evaluation))
@@ -1062,7 +1062,7 @@ def _try_stage(
         if best is not before and name:
             if not effort.spend_evaluation():
                 break
-            evaluation = yield from _try_set(search, best, name, COMBINED_STEP)
+            evaluation = yield from _try_zero_cost_set(search, best, name, COMBINED_STEP)
         elif best is not before:
             evaluation = yield from _try_other_ranges(search, best)
         if _is_gain(evaluation, best):
@@ -1070,7 +1070,7 @@ def _try_stage(
     return best
 
 
-def _try_set(search: Search, kept: Evaluation, set_name: str, step_name: str) -> Trials[Evaluation]:
+def _try_zero_cost_set(search: Search, kept: Evaluation, set_name: str, step_name: str) -> Trials[Evaluation]:
     """Returns the evaluation with a set of zero-cost moves on top of an evaluation. Its chosen ranges stay, but for
     those of tensors whose range belongs to the set."""
     fixed_tensors = search.search_space.find_fixed_range_tensors((set_name,))
@@ -1129,7 +1129,7 @@ def _try_other_ranges(search: Search, before: Evaluation) -> Trials[Evaluation]:
 # -- methods ----------------------------------------------------------------------------------------------------------
 
 
-def bisect_set(
+def bisect_prefix_length(
     group_order: Sequence[str], evaluate: Callable[[Sequence[str]], Trials[Evaluation]], *, passes: int, fails: int
 ) -> Trials[int]:
     """Returns the number of first groups of an order whose evaluation passes, by bisection between two numbers.
@@ -1159,7 +1159,7 @@ def bisect_raised_prefix(search: Search, group_order: Sequence[str]) -> Trials[f
     Source: Polygraphy's ``debug precision --mode bisect`` (``--dir forward`` and ``reverse``), which uses the network
     order.
     """
-    count = yield from bisect_set(group_order, search.evaluate, passes=len(group_order), fails=0)
+    count = yield from bisect_prefix_length(group_order, search.evaluate, passes=len(group_order), fails=0)
     return frozenset(group_order[:count])
 
 
@@ -1191,7 +1191,7 @@ def raise_groups_greedily(search: Search) -> Trials[frozenset[str]]:
     its present gain. Groups are measured again in the order of these bounds, until the best gain exceeds the bound of
     the next group. The energy of the judged error is nearly additive over groups, so few groups are measured again.
     """
-    suspects = search.order_by_suspicion()
+    suspects = search.order_by_expected_effect()
     prefix = yield from bisect_raised_prefix(search, suspects)
     begin = frozenset(suspects[: int(INITIAL_FRACTION * len(prefix))])
     return (yield from _raise_groups_one_by_one(search, begin, len(prefix))) or prefix
@@ -1206,7 +1206,10 @@ def _raise_groups_one_by_one(
     passes. While the error is not finite, groups are raised in the order of suspicion.
     """
     evaluation = yield from search.evaluate(raised_groups)
-    gain = {name: search.expected_loss_reduction(name, evaluation) for name in search.order_by_suspicion(raised_groups)}
+    gain = {
+        name: search.expected_loss_reduction(name, evaluation)
+        for name in search.order_by_expected_effect(raised_groups)
+    }
     while not evaluation.passes:
         best: tuple[bool, float, Evaluation] | None = None
         for name in sorted(gain, key=lambda candidate: -gain[candidate]):
@@ -1283,7 +1286,7 @@ SEARCH_METHODS: dict[str, Callable[[Search], Trials[frozenset[str]]]] = {
     "bisect-reverse": lambda search: bisect_raised_prefix(search, search.candidates[::-1]),
     "linear": lambda search: raise_growing_prefix(search, search.candidates),
     "linear-reverse": lambda search: raise_growing_prefix(search, search.candidates[::-1]),
-    "worst-first": lambda search: raise_growing_prefix(search, search.order_by_suspicion()),
+    "worst-first": lambda search: raise_growing_prefix(search, search.order_by_expected_effect()),
     "scoped": lambda search: reduce_groups_in_order(search, search.candidates),
     "lower": lambda search: reduce_groups_in_order(
         search, sorted(search.candidates, key=lambda name: -search.costs.get(name, 0.0))
@@ -1305,8 +1308,8 @@ def revert_unneeded_groups(search: Search, raised_groups: frozenset[str]) -> Tri
     is tried alone, the least suspicious first. If a larger set of raised groups never has a larger error, no single
     group of the result can be reverted.
     """
-    order = [name for name in reversed(search.order_by_suspicion()) if name in raised_groups]
-    count = yield from bisect_set(
+    order = [name for name in reversed(search.order_by_expected_effect()) if name in raised_groups]
+    count = yield from bisect_prefix_length(
         order,
         lambda names: search.evaluate(raised_groups.difference(names), names[0] if len(names) == 1 else ""),
         passes=0,
@@ -1349,7 +1352,7 @@ def _find_smaller_set_by_swap(search: Search, raised_groups: frozenset[str]) -> 
         key=lambda pair: losses[pair[0]] + losses[pair[1]],
     )
     for pair in pairs[:MAX_SWAPPED_PAIRS]:
-        for name in search.order_by_suspicion(raised_groups)[:MAX_SWAP_CANDIDATES]:
+        for name in search.order_by_expected_effect(raised_groups)[:MAX_SWAP_CANDIDATES]:
             if GAIN_MARGIN * search.expected_loss_reduction(name, now) < max(losses[member] for member in pair):
                 break
             tried = raised_groups.difference(pair) | {name}
@@ -1388,12 +1391,14 @@ def assign_intermediate_precisions(search: Search, raised_groups: frozenset[str]
             continue
         names = [
             name
-            for name in reversed(search.order_by_suspicion())
+            for name in reversed(search.order_by_expected_effect())
             if name in rest and precision in space.intermediate_precisions(name)
         ]
         count = len(names)
         if names and not (yield from evaluate(names, precision)).passes:
-            count = yield from bisect_set(names, partial(evaluate, precision=precision), passes=0, fails=count)
+            count = yield from bisect_prefix_length(
+                names, partial(evaluate, precision=precision), passes=0, fails=count
+            )
         settled |= dict.fromkeys(names[:count], precision)
         for name in names[count + 1 :]:  # bisection has shown that the first group behind them fails
             if (yield from evaluate((name,), precision)).passes:

@@ -525,9 +525,11 @@ class ZeroCostController(Presenter):
             if accuracy is not None
         }
         if len(totals) > 1:  # values beside each other are those of common samples
-            own_accuracy = own_accuracy.on_compared_samples if own_accuracy is not None else None
+            own_accuracy = own_accuracy.accuracy_on_compared_samples if own_accuracy is not None else None
             changes = [
-                replace(change, accuracy=change.accuracy.on_compared_samples) if change.accuracy is not None else change
+                replace(change, accuracy=change.accuracy.accuracy_on_compared_samples)
+                if change.accuracy is not None
+                else change
                 for change in changes
             ]
         is_complete = known is not None and known.is_complete

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from trt_tui.core.measure.results import Accuracy, RunKind, on_common_samples
+from trt_tui.core.measure.results import Accuracy, RunKind, restrict_to_common_samples
 from trt_tui.core.measure.target import Target, TargetOutcome
 from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig, PrecisionMove, RangeMove, find_network_range_method
 from trt_tui.core.moves.move import MOVE_TEXTS
@@ -177,7 +177,7 @@ def is_within_noise(session: Session, first: Accuracy, second: Accuracy, both_wa
     target = session.target or Target("sqnr", 0.0)
     if first.nonfinite_count or second.nonfinite_count or first.fails_every_target != second.fails_every_target:
         return False
-    first, second = on_common_samples([first, second])
+    first, second = restrict_to_common_samples([first, second])
     first_errors, second_errors = first.worst_errors, second.worst_errors
     if first_errors is None or second_errors is None or first_errors.exact or second_errors.exact:
         return first_errors is not None and second_errors is not None and first_errors.exact == second_errors.exact

@@ -9,9 +9,9 @@ from trt_tui.core.measure.causes import (
     NO_CAUSE_TEXT,
     CauseFacts,
     find_causes,
-    find_vanishing_values,
     find_worst_input,
     find_worst_range,
+    find_worst_underflow,
     fp16_range_note,
     range_use_text,
 )
@@ -552,7 +552,7 @@ def _group_error_lines(session: Session, row_values: RowValues, group: FusionGro
         is_fp16
         and errors is not None
         and errors.fp16_largest
-        and find_vanishing_values(collect_cause_facts(session, row_values.run_config or row_values.config, group))
+        and find_worst_underflow(collect_cause_facts(session, row_values.run_config or row_values.config, group))
         is None
     ):
         room = (

@@ -17,9 +17,9 @@ from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.preview_report import adjacent_layers_text, kernel_sharing_text
 from trt_tui.core.measure.engine_agreement import (
     UNEXPLAINED_GAP_DB,
+    engine_sqnr_gap_db,
     find_unused_quantization_of_group,
     fp32_engine_fault_text,
-    sqnr_gap_of_engine_db,
     suggest_engine_checks,
 )
 from trt_tui.core.measure.results import EngineResult
@@ -277,7 +277,7 @@ def engine_alert_text(session: Session) -> str:
     if not result.is_built_as_requested:
         return f"not built as requested: {shown_key('engine')} shows what was built"
     simulated_accuracy = session.get_run_results("config").accuracy
-    gap = sqnr_gap_of_engine_db(simulated_accuracy, result.accuracy)
+    gap = engine_sqnr_gap_db(simulated_accuracy, result.accuracy)
     broken = (
         result.accuracy is not None
         and result.accuracy.nonfinite_count

@@ -560,7 +560,7 @@ def _outcome_text(session: Session, row: SummaryRow, accuracy: Accuracy | None) 
     name = config_name(session) if row.run == "config" else run_title(row.run)
     texts = [f"{name}{RESULT_SUFFIXES[kind]}: {outcome.text}" for kind, outcome in outcomes.items()]
     texts += [
-        f"{target.measured_value_text(accuracy)} simulated, for {target.for_samples_of(accuracy).description}"
+        f"{target.measured_value_text(accuracy)} simulated, for {target.with_baseline_of_samples(accuracy).description}"
         for target in session.targets
     ]
     return " ".join(map(_make_sentence, texts))

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import accumulate
 
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
-from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
+from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db, fp32_engine_fault_text
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND
 from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, RunKind
 from trt_tui.core.measure.target import TargetOutcome
@@ -603,7 +603,7 @@ def _engine_cells(
             for column in columns
         ]
         return [fitting_cell(*texts), *sizes[1:]]
-    gap_db = sqnr_gap_of_engine_db(engine.select_comparable_simulation(simulated_accuracy), accuracy)
+    gap_db = engine_sqnr_gap_db(engine.select_comparable_simulation(simulated_accuracy), accuracy)
     spans = [column.value_span(RunRow(accuracy, engine=engine, sqnr_gap_db=gap_db)) for column in columns]
     if spans and not engine.is_built_as_requested:
         spans[0] = f"{OTHER_PRECISION_MARK}{spans[0][0]}", "warn"

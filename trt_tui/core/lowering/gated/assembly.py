@@ -154,7 +154,7 @@ def build_gated_graph(
     test_tensors = _emit_test_branch(emitter, flow, frozenset(outputs))
     for tensor, value in test_tensors.items():  # errors are measured in the units of the network
         test_tensors[tensor] = flow.rounding.scale_channels(
-            "Mul", value, inputs.find_channel_factors(tensor), emitter.nodes
+            "Mul", value, inputs.find_channel_divisor_input(tensor), emitter.nodes
         )
     graph_outputs: list[ir.Value] = []
     for tensor in outputs:
@@ -229,7 +229,7 @@ def build_gated_graph(
         measured_groups=names,
         counting_gate=counting,
         mask_inputs={axes: value_name(value) for axes, value in padding.items()},
-        kept_feeds=2 if gates_as_data or inputs.weight_bytes <= _MAX_KEPT_WEIGHT_BYTES else 1,
+        kept_feeds=2 if gates_as_data or inputs.weight_input_bytes <= _MAX_KEPT_WEIGHT_BYTES else 1,
     )
 
 

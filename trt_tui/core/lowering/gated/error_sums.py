@@ -210,7 +210,7 @@ class ErrorSumsEmitter(ABC):
         scope = BranchTensors({}, emitter.values)
         for tensor in group.inputs:
             scope[tensor] = self._flow.rounding.scale_channels(
-                "Div", emitter.values[tensor], self._flow.inputs.find_channel_factors(tensor), emitter.nodes
+                "Div", emitter.values[tensor], self._flow.inputs.find_channel_divisor_input(tensor), emitter.nodes
             )
             if tensor in emitter.network.masked_tensors:
                 scope[tensor] = clamp_mask(scope[tensor], tensor)
@@ -218,7 +218,9 @@ class ErrorSumsEmitter(ABC):
 
     def _restore_channels(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns a tensor of the test branch with its channel scaling undone."""
-        return self._flow.rounding.scale_channels("Mul", value, self._flow.inputs.find_channel_factors(tensor), nodes)
+        return self._flow.rounding.scale_channels(
+            "Mul", value, self._flow.inputs.find_channel_divisor_input(tensor), nodes
+        )
 
     def _prepare_test_tensor(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns the test tensor in the form of the reference tensor in `ReferenceSums`."""

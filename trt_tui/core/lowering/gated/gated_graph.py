@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering import fp16_accumulation, rulebook
-from trt_tui.core.lowering.folded_constants import (
-    FoldedConstants,
+from trt_tui.core.lowering.edited_constants import (
+    EditedConstants,
     list_normalisation_rewrites,
     refuse_edits_under_file_precision,
 )
@@ -129,7 +129,7 @@ class GatedGraphInputs:
         )
         self.weight_inputs[name] = weight_input
 
-    def find_channel_factors(self, tensor: str) -> ir.Value | None:
+    def find_channel_divisor_input(self, tensor: str) -> ir.Value | None:
         """Returns the input for the channel divisors of a tensor; None if no move can scale its channels."""
         if tensor in self._scaled_shapes and tensor not in self._channel_factors:
             factors = self._emitter.add_input(
@@ -140,7 +140,7 @@ class GatedGraphInputs:
         return self._channel_factors.get(tensor)
 
     @property
-    def weight_bytes(self) -> int:
+    def weight_input_bytes(self) -> int:
         """The size of all weights that are inputs. Sizes that shape inference leaves open count as 1."""
         return 4 * sum(
             math.prod(size for size in value.shape if isinstance(size, int))
@@ -301,11 +301,11 @@ class GatedGraph:
         refuse_edits_under_file_precision(network, config)
         feed: dict[str, np.ndarray] = {}
         type_by_tensor: dict[str, Precision] = {}  # for tensors with values of a lower precision
-        folded_constants = FoldedConstants(network, config, self._amax_cache)
+        edited_constants = EditedConstants(network, config, self._amax_cache)
         if len(self._scale_cache) > _MAX_SCALES_PER_GROUP * len(network.groups):
             self._scale_cache.clear()
         group_lowerings = rulebook.plan_lowering(
-            network, config, ranges, folded_constants=folded_constants, scale_cache=self._scale_cache
+            network, config, ranges, edited_constants=edited_constants, scale_cache=self._scale_cache
         )
         operators = list_normalisation_rewrites(config)
         feed.update(dict.fromkeys(self.scale_inputs.values(), self._get_cached_scalar(_UNIT_SCALE)))
@@ -333,7 +333,7 @@ class GatedGraph:
                 is not Precision.FP32
             )
         weights = {
-            name: self._make_weight_array(weight, group_lowerings[weight.group], folded_constants)
+            name: self._make_weight_array(weight, group_lowerings[weight.group], edited_constants)
             for name, weight in self.weight_inputs.items()
         }
         while len(self._recent_weights) > self.kept_feeds - 1:
@@ -418,11 +418,11 @@ class GatedGraph:
         return self._scalar_cache.setdefault(float(value), np.asarray(value))
 
     def _make_weight_array(
-        self, weight_input: WeightInput, group_lowering: GroupLowering, folded_constants: FoldedConstants
+        self, weight_input: WeightInput, group_lowering: GroupLowering, edited_constants: EditedConstants
     ) -> np.ndarray:
         site = weight_input.site
         port, scale = (site.layer, site.index), group_lowering.scales.get(site)
-        edit_key = folded_constants.constant_edit_key(port)
+        edit_key = edited_constants.constant_edit_key(port)
         if not site.tensor and edit_key is None:
             return np.zeros(weight_input.shape, np.float32)
         tf32 = group_lowering.precision is Precision.TF32 and site.role == "weight"
@@ -437,7 +437,7 @@ class GatedGraph:
         )
         array = self._weight_cache.get(key)
         if array is None:
-            constant = folded_constants.compute_constant(port)
+            constant = edited_constants.compute_constant(port)
             assert constant is not None  # the network has the constant, or an edit creates it
             if scale is not None:
                 array = rulebook.quantize_dequantize_weight(constant, scale)
@@ -462,7 +462,7 @@ class GatedGraph:
 
         The scale of a BatchNormalization does not, because it stays in FP32.
         """
-        ports = rulebook.find_same_type_ports(self.network.node(qdq_site.layer), self.network.opset)[0]
+        ports = rulebook.flag_tensors_of_result_type(self.network.node(qdq_site.layer), self.network.opset)[0]
         return qdq_site.index >= len(ports) or ports[qdq_site.index]
 
     def _read_file_weight(self, qdq_site: QdqSite) -> np.ndarray | None:

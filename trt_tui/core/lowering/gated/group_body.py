@@ -97,7 +97,7 @@ class GroupBody(ABC):
                     self.branch_tensors[norm.result] = node.outputs[0]
                     self.round_layer_results(layer, node, [norm.source])
                 continue
-            ports = rulebook.find_same_type_ports(network.node(name), network.opset)[0]
+            ports = rulebook.flag_tensors_of_result_type(network.node(name), network.opset)[0]
             values: list[ir.Value | None] = []
             typed_inputs: list[str] = []
             for index, tensor in enumerate(layer.inputs):

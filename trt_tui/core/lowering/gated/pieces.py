@@ -76,7 +76,7 @@ _MACS_PER_ELEMENT, _MACS_PER_LAYER = 50, 100_000
 """The cost of an element of a result, and of a layer, in multiply-accumulates, besides its own multiply-accumulates."""
 
 
-def split_into_pieces(
+def split_graph_into_pieces(
     gated_graph: GatedGraph, piece_count: int = DEFAULT_PIECES, *, for_device: bool = False
 ) -> Iterator[ir.Model]:
     """Yields the graph of a gated network in pieces: models that run in this order.
@@ -99,7 +99,7 @@ def split_into_pieces(
         return
     outputs = {id(value) for value in model.graph.outputs}
     bounds = list(zip([0, *cuts], [*cuts, len(nodes)], strict=True))
-    needed = [_find_needed_values(nodes[start:stop], constant_nodes_of_graph) for start, stop in bounds]
+    needed = [_find_ids_of_needed_values(nodes[start:stop], constant_nodes_of_graph) for start, stop in bounds]
     for piece, (start, stop) in enumerate(bounds):
         piece_values = [value for node in nodes[start:stop] for value in node.outputs]
         constant_nodes = [
@@ -137,7 +137,7 @@ def _find_constant_nodes(graph: ir.Graph) -> dict[ir.Node, None]:
     return constant_nodes
 
 
-def _find_needed_values(nodes: Sequence[ir.Node], constant_nodes: dict[ir.Node, None]) -> set[int]:
+def _find_ids_of_needed_values(nodes: Sequence[ir.Node], constant_nodes: dict[ir.Node, None]) -> set[int]:
     """Returns the ids of the values that nodes read, and of the values that the constant nodes before them read."""
     needed = {id(value) for node in nodes for value in list_values_read_by_node(node)}
     for node in reversed(constant_nodes):

@@ -62,11 +62,11 @@ def find_attention_scales(tracer: ChannelTracer, groups: Sequence[FusionGroup]) 
             else next((other for name in group.layers if (other := tracer.graph.by_name[name]).name in products), None)
         )
         if product is not None and product.op_type == "MatMul":
-            scales[group.name] = _ScaleFinder(tracer, roots, product).find_scale()
+            scales[group.name] = _AttentionScaleFinder(tracer, roots, product).find_scale()
     return scales
 
 
-class _ScaleFinder:
+class _AttentionScaleFinder:
     def __init__(self, tracer: ChannelTracer, roots: ChannelRoots | None, product: Layer) -> None:
         self._tracer, self._graph, self._roots, self._product = tracer, tracer.graph, roots, product
         self._outputs = {info.name for info in tracer.graph.outputs}
@@ -84,7 +84,7 @@ class _ScaleFinder:
             return AttentionScale(self._product.name, refusal_reason="its scale is not a number above 0")
         if all(scaling.multiplier == 1 for scaling in scalings):
             return AttentionScale(self._product.name, refusal_reason="its scale is 1")
-        query, key = (self._find_operand(index) for index in (0, 1))
+        query, key = (self._find_scaled_operand(index) for index in (0, 1))
         reason = ""
         if query.refusal_reason and key.refusal_reason and all(scaling.side == "scores" for scaling in scalings):
             reason = f"no constant in front can take the scale: {query.refusal_reason}"
@@ -184,7 +184,7 @@ class _ScaleFinder:
             layer = self._graph.by_name.get(self._graph.producer.get(layer.inputs[0], ""))
         return layer
 
-    def _find_operand(self, index: int) -> ScaledOperand:
+    def _find_scaled_operand(self, index: int) -> ScaledOperand:
         """Returns the constants and tensors that change if an operand of the product is multiplied by a factor."""
         tracer, roots = self._tracer, self._roots
         by_layer = {layer.name: operands for layer, *operands in tracer.products}

@@ -17,9 +17,12 @@ class ChannelRoots:
         self._tracer = tracer
         # node 2n is the id n, node 2n + 1 its negation, so that an id that meets its negation is found
         links = [link for first, second in tracer.links for link in ((first, second), (-first, -second))]
-        labels = label_components(
+        labels = label_connected_components(
             2 * tracer.count,
-            *(_node_index(np.concatenate([np.zeros(0, np.int64), *(link[side] for link in links)])) for side in (0, 1)),
+            *(
+                _signed_node_indices(np.concatenate([np.zeros(0, np.int64), *(link[side] for link in links)]))
+                for side in (0, 1)
+            ),
         )
         positive, negative = labels[0::2], labels[1::2]
         representative = np.minimum(positive, negative) >> 1
@@ -42,7 +45,7 @@ class ChannelRoots:
         return reasons[index] if index < len(reasons) else "its channels meet others that would need the inverse factor"
 
 
-def _node_index(channel_ids: np.ndarray) -> np.ndarray:
+def _signed_node_indices(channel_ids: np.ndarray) -> np.ndarray:
     """Returns the node of each signed channel id in the graph of united ids: ``2n`` for the id ``n``, ``2n + 1`` for
     ``-n``.
     """
@@ -50,7 +53,7 @@ def _node_index(channel_ids: np.ndarray) -> np.ndarray:
     return nodes
 
 
-def label_components(count: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def label_connected_components(count: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Returns a label of each node of a graph from its edges: the smallest node of its connected component."""
     labels = np.arange(count)
     while True:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trt_tui.core.network.channels.channel_roots import ChannelRoots, label_components
+from trt_tui.core.network.channels.channel_roots import ChannelRoots, label_connected_components
 from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelTracer
 from trt_tui.core.network.layers import FusionGroup, Layer
 from trt_tui.core.network.zero_cost_support import (
@@ -30,10 +30,12 @@ def find_channel_scalings(tracer: ChannelTracer, groups: Sequence[FusionGroup]) 
     Args:
         tracer: The tracer after `unite_products`.
     """
-    return _ScalingBuilder(tracer, {layer: group.name for group in groups for layer in group.layers}).build_scalings()
+    return _ChannelScalingBuilder(
+        tracer, {layer: group.name for group in groups for layer in group.layers}
+    ).build_scalings()
 
 
-class _ScalingBuilder:
+class _ChannelScalingBuilder:
     """The builder of the sets of channels from traced channel ids.
 
     Args:
@@ -63,11 +65,11 @@ class _ScalingBuilder:
                 key = keys.setdefault(("reader" if is_reader else "producer", name), root_count + len(keys))
                 scaled = np.unique(np.abs(roots[roots != UNSCALED]))
                 pairs.append((scaled, np.full_like(scaled, key)))
-        labels = label_components(
+        labels = label_connected_components(
             root_count + len(keys),
             *(np.concatenate([pair[side] for pair in pairs] or [np.zeros(0, np.int64)]) for side in (0, 1)),
         )
-        sets: dict[int, _ScalingDraft] = {}
+        sets: dict[int, _ChannelScalingDraft] = {}
         scalings: dict[str, ChannelScaling] = {}
         for layer, index, _, roots, channel_ids in ports:
             group_name = self._group_by_layer.get(layer.name)
@@ -76,7 +78,7 @@ class _ScalingBuilder:
                 if group_name is not None and group_name not in scalings:
                     scalings[group_name] = ChannelScaling(refusal_reason=self._roots.find_refusal_reason(channel_ids))
                 continue
-            draft = sets.setdefault(int(labels[scaled[0]]), _ScalingDraft(group_name))
+            draft = sets.setdefault(int(labels[scaled[0]]), _ChannelScalingDraft(group_name))
             draft.producers.append((layer, index, roots))
         for layer, index, activation, roots, _ in readers:
             scaled = np.abs(roots[roots != UNSCALED])
@@ -102,7 +104,9 @@ class _ScalingBuilder:
         return [int(label) for label in np.unique(labels[roots[roots != UNSCALED]])]
 
     @staticmethod
-    def _add_tensor(sets: Mapping[int, _ScalingDraft], labels: np.ndarray, tensor: str, roots: np.ndarray) -> None:
+    def _add_tensor(
+        sets: Mapping[int, _ChannelScalingDraft], labels: np.ndarray, tensor: str, roots: np.ndarray
+    ) -> None:
         label_by_root = {int(root): int(labels[root]) for root in np.unique(np.abs(roots)) if root != UNSCALED}
         for label in dict.fromkeys(label_by_root.values()):
             if label in sets:
@@ -111,7 +115,7 @@ class _ScalingBuilder:
 
 
 @dataclass
-class _ScalingDraft:
+class _ChannelScalingDraft:
     """A set of channels under construction: its constants and tensors, each with the roots of its channels."""
 
     group_name: str

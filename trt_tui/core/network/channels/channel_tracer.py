@@ -16,7 +16,7 @@ from trt_tui.core.network.channels.reshape_blocks import (
     MAX_CHANNEL_IDS,
     has_equal_sizes,
     match_all_blocks,
-    reshape_channels,
+    reshape_channel_ids,
 )
 from trt_tui.core.network.channels.traced_sizes import SizeReader
 from trt_tui.core.network.constants import stored_tensor
@@ -38,7 +38,7 @@ _SPATIAL_OPERATORS = frozenset(
 )
 """Operators that combine positions of a channel, commute with positive factors, and keep the axes of channels."""
 
-_JOINS = frozenset("Add Sub Sum Mean Max Min".split())
+_SHARED_FACTOR_OPERATORS = frozenset("Add Sub Sum Mean Max Min".split())
 """Operators that commute with a factor if all operands have it."""
 
 _HOMOGENEOUS_REDUCTIONS = frozenset("ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2".split())
@@ -106,7 +106,7 @@ class ChannelTracer(SizeReader):
         }
         rules |= dict.fromkeys(_SAME_SHAPE_OPERATORS, lambda layer, channel_ids, node: channel_ids)
         rules |= dict.fromkeys(_SPATIAL_OPERATORS, self._trace_spatial_operator)
-        rules |= dict.fromkeys(_JOINS, self._trace_join)
+        rules |= dict.fromkeys(_SHARED_FACTOR_OPERATORS, self._trace_shared_factor_operator)
         rules |= dict.fromkeys(_HOMOGENEOUS_REDUCTIONS, self._trace_reduction)
         rules |= dict.fromkeys((*_CHANNELS_FIRST_NORMS, *_CHANNELS_LAST_NORMS), self._trace_norm)
         self._rules = rules
@@ -371,7 +371,7 @@ class ChannelTracer(SizeReader):
         rank, channel_ids = len(self._shape(layer.outputs[0]) or ()), self._get_channel_ids(tensor)
         return channel_ids.reshape((1,) * (rank - channel_ids.ndim) + channel_ids.shape)
 
-    def _trace_join(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
+    def _trace_shared_factor_operator(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         if not self.graph.is_fp32(layer.outputs[0]):
             return ""
         computed = [self._align_channel_ids(layer, name) for name in layer.inputs if self._is_computed(name)]
@@ -476,7 +476,7 @@ class ChannelTracer(SizeReader):
                     range(*old),
                     (f"{layer.name} ({layer.op_type}) changes sizes that the file leaves open"),
                 )
-        return reshape_channels(channel_ids, before, after, blocks)
+        return reshape_channel_ids(channel_ids, before, after, blocks)
 
     def _trace_expand(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         self._store_requested_shape(layer, self.read_sizes(layer.inputs[1]))

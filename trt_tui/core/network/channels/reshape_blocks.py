@@ -14,7 +14,9 @@ Block = tuple[tuple[int, int], tuple[int, int]]
 """A range of axes before a Reshape, and the range of axes with the same elements behind it."""
 
 
-def reshape_channels(channel_ids: np.ndarray, before: Shape, after: Shape, blocks: Sequence[Block]) -> np.ndarray | str:
+def reshape_channel_ids(
+    channel_ids: np.ndarray, before: Shape, after: Shape, blocks: Sequence[Block]
+) -> np.ndarray | str:
     """Returns the channel ids of a reshaped tensor, or the reason why they cannot be followed.
 
     The sizes of blocks with different ids must be known.

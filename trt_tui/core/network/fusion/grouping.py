@@ -102,7 +102,7 @@ class FusionRuleMatch:
     operator_name: str = ""
 
 
-def belongs_to_group(graph: LayerGraph, layer: Layer) -> bool:
+def needs_fusion_group(graph: LayerGraph, layer: Layer) -> bool:
     """Returns True if a layer must be in a fusion group: it computes floats that are neither shapes nor constants."""
     return layer.kind in (LayerKind.COMPUTE, LayerKind.COPY, LayerKind.OPAQUE) and any(
         graph.is_fp32(name) for name in layer.outputs
@@ -149,7 +149,7 @@ class FusionGroupingState:
         self.ungrouped_positions: dict[str, int] = {}
         self._network_outputs = frozenset(info.name for info in graph.outputs)
         self._shape_dependencies = ShapeDependencies(
-            graph, {layer.name for layer in graph.layers if belongs_to_group(graph, layer)}
+            graph, {layer.name for layer in graph.layers if needs_fusion_group(graph, layer)}
         )
 
     def find_first_valid_match(

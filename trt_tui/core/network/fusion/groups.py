@@ -8,7 +8,7 @@ from trt_tui.core.network.fusion.grouping import (
     FusionGroupDraft,
     FusionGroupingState,
     FusionRuleMatch,
-    belongs_to_group,
+    needs_fusion_group,
 )
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
@@ -52,7 +52,7 @@ def build_fusion_groups(graph: LayerGraph) -> tuple[FusionGroup, ...]:
     drafts = [_start_group(grouping, layer) for layer in reversed(product_layers)]
     for layer in graph.layers:
         position = grouping.find_last_dependency_position(layer)
-        if belongs_to_group(graph, layer):
+        if needs_fusion_group(graph, layer):
             if layer.name not in grouping.draft_by_layer and not _add_copy_to_producer_group(grouping, layer):
                 drafts.append(_start_group(grouping, layer))
             position = grouping.draft_by_layer[layer.name].position

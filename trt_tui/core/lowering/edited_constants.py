@@ -7,7 +7,7 @@ import numpy as np
 from trt_tui.core.moves.config import MOVE_KINDS, MoveKey, PrecisionConfig
 from trt_tui.core.moves.constant_moves import RoundingMove, digest_weight_edits
 from trt_tui.core.moves.move import MOVE_TEXTS, ConstantEdit
-from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision_of_groups
 from trt_tui.core.network.constants import largest_magnitude
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
 from trt_tui.core.network.network import Network
@@ -20,7 +20,7 @@ _KeyedEdit = tuple[tuple[str, str, Hashable], ConstantEdit]
 """An edit of a constant, with the kind, the subject and the effect of its move, which are equal for equal edits."""
 
 
-class FoldedConstants:
+class EditedConstants:
     """The constants of a network with the edits of a config's moves. Each is computed on request.
 
     Args:
@@ -37,7 +37,7 @@ class FoldedConstants:
         self.network = network
         self._amax_cache = {} if amax_cache is None else amax_cache
         self._edits = {} if config is None else _collect_constant_edits(network, config)
-        if stale := _list_stale_roundings(self._edits):
+        if stale := _list_groups_with_stale_roundings(self._edits):
             raise InputError(
                 f"the rounding of {name_list_text(stale)} belongs to another weight",
                 "another change of the config has edited the weight since it was measured",
@@ -94,7 +94,7 @@ def _collect_constant_edits(network: NetworkOutline, config: PrecisionConfig) ->
     return edits
 
 
-def _list_stale_roundings(edits: Mapping[Port, Sequence[_KeyedEdit]]) -> list[str]:
+def _list_groups_with_stale_roundings(edits: Mapping[Port, Sequence[_KeyedEdit]]) -> list[str]:
     """Returns the groups with stale roundings: other moves have edited the weight after the rounding was measured."""
     stale = []
     for edits_of_port in edits.values():
@@ -112,11 +112,11 @@ def without_stale_roundings(network: NetworkOutline, config: PrecisionConfig) ->
     """
     if not config.get_moves(RoundingMove):
         return config
-    stale = _list_stale_roundings(_collect_constant_edits(network, config))
+    stale = _list_groups_with_stale_roundings(_collect_constant_edits(network, config))
     return config.without_moves(RoundingMove, stale) if stale else config
 
 
-def find_weight_edits_digest(network: NetworkOutline, config: PrecisionConfig, port: Port) -> str:
+def compute_weight_edits_digest(network: NetworkOutline, config: PrecisionConfig, port: Port) -> str:
     """Returns the digest of the edits of a weight other than its rounding; "" if there are none."""
     edits = _collect_constant_edits(network, config).get(port, ())
     return digest_weight_edits(tuple(key for key, change in edits if change.weight_edits is None))
@@ -160,7 +160,9 @@ def replace_edited_file_precisions(
     if not groups or not (has_constant_edits(config) or list_normalisation_rewrites(config)):
         return config
     edited_layers = {layer for _, layer in _list_edited_layers(network, config)}
-    return replace_file_precision(config, (group for group in groups if not edited_layers.isdisjoint(group.layers)))
+    return replace_file_precision_of_groups(
+        config, (group for group in groups if not edited_layers.isdisjoint(group.layers))
+    )
 
 
 def toggle_fp32(network: NetworkOutline, config: PrecisionConfig, groups: Iterable[FusionGroup]) -> PrecisionConfig:
