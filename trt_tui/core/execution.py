@@ -22,7 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 def map_generator_items(
     steps: Generator[Step, None, T], function: Callable[[Step], Translated]
 ) -> Generator[Translated, None, T]:
-    """Applies a function to each item of a generator; yields the results, and returns the result of the generator.
+    """Yields the result of a function for each item of a generator. Returns the return value of the generator.
 
     Closing it closes ``steps``.
     """
@@ -37,7 +37,7 @@ def map_generator_items(
 
 
 class Waitable(Protocol):
-    """A condition that another thread fulfils. A task that yields it has nothing to do until ``ready`` returns True."""
+    """A condition that another thread fulfils. A task yields it to pause until ``ready`` returns True."""
 
     @property
     def ready(self) -> Callable[[], bool]:

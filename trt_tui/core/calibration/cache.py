@@ -46,7 +46,7 @@ class CalibrationCacheHeader:
 
 
 def calibration_algorithm(range_method: str) -> str:
-    """Returns the name of TensorRT's calibrator for a range method. If there is none, it is the default calibrator."""
+    """Returns the name of TensorRT's calibrator for a range method; the default calibrator if the method has none."""
     return _CALIBRATOR_BY_METHOD.get(range_method, "EntropyCalibration2")
 
 

@@ -70,7 +70,8 @@ class DominantChannels:
 
     @classmethod
     def from_channel_amaxes(cls, axis: int, channel_amaxes: np.ndarray) -> DominantChannels | None:
-        """Finds the dominant channels from the amax of each channel (a flat array); None if every amax is 0."""
+        """Finds the dominant channels of a tensor from the amax of each channel (a flat array); None if every amax is
+        0."""
         if not channel_amaxes.size or not channel_amaxes.max():
             return None
         order = np.argsort(-channel_amaxes, kind="stable")
@@ -117,7 +118,7 @@ class TensorStats:
     histogram: Histogram | None = None
 
     def magnitude_percentile(self, percent: float) -> float:
-        """Returns a percentile, in (0, 100], of ``|x|``. Without a histogram, it is the amax."""
+        """Returns a percentile, in (0, 100], of ``|x|``; the amax if there is no histogram."""
         return self.histogram.magnitude_percentile(percent) if self.histogram is not None else self.amax
 
     def amax_by_range_method(self, precision: Precision) -> dict[str, float]:

@@ -43,7 +43,7 @@ class NetworkProbe:
         self._extra_inputs: list[str] = []
 
     def find_or_add_fp32_value(self, tensor_name: str) -> ir.Value:
-        """Returns a tensor of the cloned network in FP32. If it has another float type, a Cast is added.
+        """Returns a tensor of the cloned network in FP32. A Cast is added for a tensor of another float type.
 
         Raises:
             InputError: The tensor does not exist, or its elements are not floating-point numbers.
@@ -64,9 +64,8 @@ class NetworkProbe:
         )
 
     def add_input(self, name: str, dtype: ir.DataType, rank: int) -> ir.Value:
-        """Adds an input with open sizes to the cloned network. Unless its rank is 0, its first axis is that of the
-        samples.
-        """
+        """Adds an input with open sizes to the cloned network. The first axis of an input with axes is that of the
+        samples."""
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([None] * rank))
         self.model.graph.inputs.append(value)
         if rank:
@@ -105,7 +104,7 @@ class NetworkProbe:
         return result
 
     def load_output_runner(self, backend: Backend, samples: Samples) -> Runner:
-        """Loads the part of the cloned network on which its outputs depend.
+        """Loads the cloned network for execution, without the parts that no output depends on.
 
         Other layers are dropped, because they may be plugins whose library was not loaded.
         """
@@ -151,14 +150,15 @@ class NetworkProbe:
         return list(map(self.add_output, results))
 
     def add_shape_output(self, tensor_name: str) -> str:
-        """Adds the shape of a float tensor as an output, and returns its name."""
+        """Adds an output with the shape of a float tensor, and returns the name of the output."""
         return self.add_output(
             self.append_operator("Shape", self.find_or_add_fp32_value(tensor_name), dtype=ir.DataType.INT64)
         )
 
 
 def compute_amax_from_reductions(scalars: Mapping[str, np.ndarray], names: Sequence[str]) -> float:
-    """Returns the amax of a tensor from the outputs of `AMAX_OPERATORS`; NaN or infinity if it contains such a value."""
+    """Returns the amax of a tensor from the results of `AMAX_OPERATORS`; NaN or infinity if the tensor contains such a
+    value."""
     largest, smallest, norm = (float(scalars[name]) for name in names)
     return math.nan if math.isnan(norm) else max(largest, -smallest)
 
@@ -210,9 +210,8 @@ class FirstNonFiniteValue:
 
     @property
     def effect_text(self) -> str:
-        """The effect of the value as text: the layer that reads the constant, and the first tensor with NaN or an
-        infinity.
-        """
+        """The effect of the NaN or infinity as text: the layer that reads the constant, and the first tensor with such
+        a value."""
         tensor_text = (
             f"the first tensor with {self.value_kind} is {self.tensor}, the result of {self.producer}"
             if self.tensor
@@ -421,7 +420,8 @@ class CalibrationInputs:
 
 @dataclass(frozen=True)
 class FeedSlice:
-    """A slice of the feeds (from ``start`` to before ``stop``) and the chunk of tensors to collect on it."""
+    """A range of feeds (``start`` to before ``stop``), and the chunk of tensors whose values are collected on these
+    feeds."""
 
     chunk_index: int
     start: int

@@ -21,7 +21,7 @@ _TOP_MEAN = re.compile(r"top(\d+)-mean", re.IGNORECASE)
 
 
 def parse_amax(text: str) -> float | None:
-    """Parses a range that a user entered: returns the amax, or None if the text is a range method, percentile or mean.
+    """Parses a range that a user entered. Returns the amax; None if the text is a range method, a percentile or a mean.
 
     `resolve_amax_text` resolves the texts for which the result is None.
 

@@ -37,7 +37,7 @@ RunnerLoader = Callable[[], Runner]
 
 
 class _UnjoinablePortionsError(Exception):
-    """The error for portions of a feed whose outputs cannot be joined."""
+    """The error for a network whose outputs for the portions of a feed cannot be joined."""
 
 
 def load_adaptive_runner(

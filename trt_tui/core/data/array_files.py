@@ -223,7 +223,7 @@ def _damaged_array_error(name: str, cause: str) -> InputError:
 
 
 def measure_array_file(file: Path, source_title: str) -> int:
-    """Returns the size of a file of arrays in bytes.
+    """Returns the size of a file of arrays in bytes, after a check that the file is not a pickle.
 
     Raises:
         InputError: The file cannot be read, or is a pickle.

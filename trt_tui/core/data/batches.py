@@ -231,7 +231,7 @@ def cast_to_input_type(
 
 @dataclass(frozen=True)
 class BatchPadding:
-    """The padding of the last feed of a network with a fixed batch.
+    """The padding that fills the last feed of a network with a fixed batch.
 
     Attributes:
         batch_size: Rows of a full feed.
@@ -244,7 +244,7 @@ class BatchPadding:
     def pad_feed(
         self, feed: Mapping[str, np.ndarray], extra_names: Collection[str] = ()
     ) -> tuple[Mapping[str, np.ndarray], int | None]:
-        """Returns a full feed, and the number of its samples; None if the feed was full.
+        """Returns a full feed, and the number of its samples without padding; None if the feed was full.
 
         Args:
             extra_names: Names of more inputs with one row per sample.

@@ -33,8 +33,7 @@ _digest_cache: dict[tuple[str, FileStamp], str] = {}
 
 
 def read_file_stamp(path: Path | str) -> FileStamp | None:
-    """Returns the stamp of a file (inode, size and times), which changes with the file; None if the file does not
-    exist."""
+    """Returns the stamp of a file (inode, size and times); None if the file does not exist."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -43,7 +42,7 @@ def read_file_stamp(path: Path | str) -> FileStamp | None:
 
 
 def is_stamp_trustworthy(recorded_stamp: FileStamp | None) -> bool:
-    """Returns True if a file stamp is old enough that a later change of the file would give it another stamp."""
+    """Returns True if a file stamp is so old that each later change of the file gives another stamp."""
     return recorded_stamp is not None and max(recorded_stamp[2:]) < time.time_ns() - MIN_SETTLED_AGE_S * 1e9
 
 
@@ -93,7 +92,7 @@ class FileStamps:
         return FileStamps(tuple({**dict(other.stamps), **dict(self.stamps)}.items()))
 
     def hash_files(self) -> None:
-        """Hashes the files, up to `MAX_HASHED_BYTES` in total, so that `find_replaced_files` can compare their content."""
+        """Hashes the files, up to `MAX_HASHED_BYTES` in total. `find_replaced_files` compares these hashes."""
         remaining_bytes = MAX_HASHED_BYTES
         for path, recorded_stamp in self.stamps:
             if recorded_stamp is not None and (remaining_bytes := remaining_bytes - recorded_stamp[1]) >= 0:

@@ -68,8 +68,8 @@ def make_random_feeds(
     seed: int,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> tuple[StoredFeeds, int]:
-    """Builds a source of seeded random inputs and returns it with its batch size. Each feed has other values, which are
-    the same each time.
+    """Builds a source of seeded random feeds and returns it with its batch size. Feeds differ from each other, but not
+    between runs.
 
     The arguments are those of `trt_tui.core.data.samples.load_samples`.
 
@@ -142,7 +142,7 @@ def make_random_feeds(
 
 
 def _check_feed_memory(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]], row_count: int) -> None:
-    """Refuses random feeds that need more than half of the machine's memory, because the system would end the process.
+    """Refuses random feeds that need more than half of the machine's memory. The system would end the process.
 
     Raises:
         InputError: A feed needs more memory than that.
@@ -174,7 +174,7 @@ def _find_sizes_of_named_dimensions(
 def _make_random_stored_array(
     input_info: TensorInfo, shape: tuple[int, ...], seed: int, feed_index: int
 ) -> StoredArray:
-    """Returns an input of a feed, whose values are drawn when it is loaded."""
+    """Returns a random input of a feed. Its values are drawn when the array is loaded."""
 
     def load() -> np.ndarray:
         rng = np.random.default_rng([seed, feed_index, zlib.crc32(input_info.name.encode())])
@@ -548,7 +548,7 @@ def _find_common_batch(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInf
 def _check_label_rows(
     part: DataPart, layout: BatchLayout, input_names: Collection[str], warnings: list[str], needs_labels: bool
 ) -> None:
-    """Warns about arrays besides the inputs that are not divided into samples, because their number of rows differs.
+    """Warns about arrays besides the inputs whose number of rows is not that of the samples.
 
     Args:
         needs_labels: True if anything reads labels.
@@ -715,7 +715,8 @@ class _MixedFeeds:
         return self._stack_rows(feed_index, self._samples.read_labels)
 
     def _stack_rows(self, feed_index: int, read: Callable[[int], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """Returns the arrays of a feed. An array that is passed whole comes from the feed of the first sample."""
+        """Returns the arrays of a mixed feed. An array without a row per sample comes from the feed of the first
+        sample."""
         batch = self._batches[feed_index]
         arrays = {feed: read(feed) for feed in dict.fromkeys(feed for feed, _ in batch)}
         return {
@@ -818,7 +819,7 @@ def choose_held_out_feeds(samples: Samples, calibrating_feeds: Collection[int] =
 
 
 def find_feeds_with_shared_samples(samples: Samples, other_samples: Samples) -> frozenset[int]:
-    """Returns the indices of the feeds that contain a sample which the other samples contain too.
+    """Returns the indices of the feeds with at least one sample that is also among the other samples.
 
     Samples are compared by the values of all inputs. All data are read once. Raises the errors of `Samples.read_feed`.
     """
@@ -831,8 +832,8 @@ def find_feeds_with_shared_samples(samples: Samples, other_samples: Samples) -> 
 
 
 def iterate_sample_hashes(samples: Samples, feed_index: int) -> Iterator[bytes]:
-    """Yields the hash of the inputs of each sample of a feed. Arrays that are not divided into samples belong to every
-    sample. Raises the errors of `Samples.read_feed`."""
+    """Yields the hash of the inputs of each sample of a feed. Arrays without a row per sample belong to every sample.
+    Raises the errors of `Samples.read_feed`."""
     feed = samples.read_feed(feed_index)
     for row in range(samples.count_samples_of_feed(feed_index)):
         digest = hashlib.sha256()

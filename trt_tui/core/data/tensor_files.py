@@ -56,7 +56,7 @@ _PIECE_BYTES = 3 << 18
 
 
 def _make_in_memory_array(array: np.ndarray) -> StoredArray:
-    """Returns an array whose values are already in memory, because its form cannot be read in pieces.
+    """Returns a `StoredArray` of values in memory, for a file format that cannot be read in pieces.
 
     Older releases of Polygraphy wrote an ``.npz`` of one array, or bytes as Latin-1. Both forms are read. Nothing is
     unpickled.
@@ -452,7 +452,7 @@ def _parse_trtexec_outputs(outputs: Sequence[Mapping[str, Any]], source_title: s
 
 
 def _choose_number_type(values: np.ndarray) -> np.dtype:
-    """Returns the smallest signed integer type that holds all values, or FP32 if a value is not a whole number."""
+    """Returns the smallest signed integer type for some numbers; FP32 if a number is not whole."""
     with np.errstate(invalid="ignore"):
         for integer_type in (np.int8, np.int16, np.int32, np.int64):
             if np.array_equal(values.astype(integer_type), values):

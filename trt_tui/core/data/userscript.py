@@ -80,8 +80,7 @@ def list_script_files(script_path: str | Path) -> tuple[Path, ...]:
 
 
 def _record_opened_file(event: str, arguments: tuple[Any, ...]) -> None:
-    """Records the files that a script opens. The function is an audit hook of Python, which is called for every audit
-    event."""
+    """Records the files that a script opens. Python calls this audit hook at every audit event."""
     if event != "open" or (folder := getattr(_running_script, "folder", None)) is None:
         return
     path, mode, flags = arguments
@@ -103,7 +102,7 @@ _SYSTEM_FOLDERS = tuple(
 
 @functools.cache
 def _watch_opened_files() -> None:
-    """Installs the audit hook that records opened files. Python cannot remove a hook, so the first script installs it."""
+    """Installs the audit hook that records opened files, once per process. Python cannot remove an audit hook."""
     sys.addaudithook(_record_opened_file)
 
 
@@ -240,7 +239,7 @@ class UserFunction:
         return f"{self.path.name}:{self.name}"
 
     def check_parameters(self, *parameter_names: str) -> None:
-        """Checks that the function can be called with as many positional arguments.
+        """Checks that the function accepts the given number of positional arguments.
 
         Raises:
             InputError: it cannot; the next step shows a definition with these parameters.
@@ -269,7 +268,7 @@ class UserFunction:
             return self._function(*args)
 
     def iterate_results(self, *args: Any) -> Iterator[Any]:
-        """Calls the user's function and yields the items of its result, with the same error handling for each item.
+        """Calls the user's function and yields the items of its result. Errors of any item become errors of the script.
 
         A mapping counts as one item.
 
@@ -330,7 +329,7 @@ class UserFunction:
                 )
 
     def _describe_error(self, error: BaseException) -> str:
-        """Returns the text of an exception with the innermost line of the user's file in its traceback."""
+        """Returns the text of an exception, with the innermost line of its traceback that is in the user's file."""
         if isinstance(error, SyntaxError) and error.filename and Path(error.filename) == self.path:
             line = error.lineno
         else:

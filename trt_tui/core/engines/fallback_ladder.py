@@ -86,7 +86,7 @@ class BuildAttempt:
 
     @property
     def description(self) -> str:
-        """The differences between the attempt and the requested build, as text for reports."""
+        """The changes of the attempt from the requested build, as text for reports."""
         if self.name != NAMED_GROUPS_CHANGED:
             return ATTEMPT_TITLES[self.name]
         free_text = (
@@ -381,7 +381,7 @@ _MAX_NAME_CHARACTERS = 120
 
 
 def list_known_warnings(messages: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Returns the short forms of recognised warnings, each once.
+    """Returns the short form of each recognised warning of a builder, without repetitions.
 
     Args:
         messages: Levels and texts of the messages, in order.
@@ -399,7 +399,7 @@ def list_known_warnings(messages: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def limited_list_lines(texts: Sequence[str], noun: str = "warning") -> list[str]:
-    """Returns the first of several texts as indented lines, and a line that counts the rest.
+    """Returns some texts as indented lines: the first ones, and a last line with the number of the others.
 
     Args:
         noun: The noun that is counted.

@@ -266,7 +266,8 @@ _MAX_NAMED_LAYERS = 2
 
 
 def find_confirmed_qdq_candidates(network: NetworkOutline, engine_report: EngineReport) -> Iterator[QdqFinding]:
-    """Yields the Q/DQ candidates of a file that an engine confirms, because it converts the values by separate kernels.
+    """Yields the candidates of the Q/DQ check that an engine confirms: the engine converts their values in separate
+    kernels.
 
     Raises:
         InputError: No engine layer names a layer of the network.
@@ -297,7 +298,7 @@ def find_confirmed_qdq_candidates(network: NetworkOutline, engine_report: Engine
 def _is_conversion(
     layer: EngineLayer, candidate: QdqFinding, engine_report: EngineReport, network: NetworkOutline
 ) -> bool:
-    """Returns True if an engine layer only converts the type of values, as a candidate predicts."""
+    """Returns True if an engine layer is the type conversion that a candidate of the Q/DQ check predicts."""
     if layer.network_layers or layer.kind == IDLE or layer.is_fused_region:
         return False
     names = {_QDQ_NAME_SUFFIX.sub("", name) for name in (layer.name, *layer.other_nodes)}
@@ -563,7 +564,7 @@ def is_same_engine(first_preview: Preview, second_preview: Preview) -> bool:
 
 
 def find_added_kernels(base_preview: Preview, changed_preview: Preview) -> list[Kernel]:
-    """Returns the kernels of a preview that the preview of another config lacks, in order."""
+    """Returns the kernels of ``changed_preview`` that are not in ``base_preview``, in execution order."""
     remaining = Counter(replace(kernel, generated_code="") for kernel in base_preview.kernels)
     added = []
     for kernel in (replace(kernel, generated_code="") for kernel in changed_preview.kernels):

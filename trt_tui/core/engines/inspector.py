@@ -187,7 +187,7 @@ class EngineReport:
 
 
 def find_first_different_kernel(first: EngineReport, second: EngineReport) -> str:
-    """Returns a text with the first kernel in which two engines differ, and its layers; "" if all kernels are equal.
+    """Returns a text with the first kernel that differs between two engines, and its layers; "" if all are equal.
 
     Kernels differ if they compute other layers, in other types, or with another tactic.
     """
@@ -673,7 +673,7 @@ class KernelOutput:
 
 @dataclass(frozen=True)
 class KernelResult:
-    """A tensor of the network whose values the output of a kernel contains.
+    """A network tensor, and the kernel output that contains its values.
 
     Attributes:
         tensor: The tensor of the network: the final tensor of a group, or a copy of it.
@@ -740,9 +740,8 @@ class _KernelResultFinder:
         return None
 
     def _find_result_by_kernel(self, tensor_name: str, engine_layer: EngineLayer) -> KernelResult | None:
-        """Finds the kernel output with the values of a tensor or of a copy; None if there is none, or if outputs are
-        ambiguous.
-        """
+        """Finds the kernel output with the values of a tensor or of its copy; None if none or several outputs may
+        contain them."""
         network, kernel_layers = self.network, set(engine_layer.network_layers)
         last_tensor = tensor_name
         while (readers := network.consumers.get(last_tensor, ())) and all(
@@ -870,8 +869,8 @@ def _read_output_strides(inspector_json: str) -> dict[str, tuple[int, ...]]:
 def decode_kernel_result(
     debug_tensors: Mapping[str, DebugTensor], kernel_result: KernelResult, shape: tuple[int, ...]
 ) -> list[np.ndarray]:
-    """Decodes the output of a kernel into float32 arrays in the shape of the network's tensor. If the memory order or
-    the output is ambiguous, there are several arrays.
+    """Decodes the output of a kernel into float32 arrays in the shape of the network's tensor. It returns one array for
+    each possible memory order and output.
 
     Each possible output is decoded in memory order. If the inspector reports other strides that fit, it is also decoded
     with these. Outputs of another size, and quantized values without a scale, are left out.

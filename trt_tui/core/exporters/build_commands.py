@@ -359,9 +359,8 @@ def build_trtexec_command_lines(
     shapes: Mapping[str, ShapeRange] | None = None,
     builder_options: BuilderOptions | None = None,
 ) -> tuple[TrtexecCommandLine, ...]:
-    """Builds the trtexec commands of any config. The weakly typed command has layer constraints if the config allows
-    it.
-    """
+    """Builds the trtexec commands for a config. The weakly typed command sets layer constraints if the config allows
+    it."""
     config = replace_all_file_precisions(network, config)
     special_labels = _special_precision_labels(network, config)
     constraints = lower_to_implicit_quantization(network, config, ranges) if not special_labels else None
@@ -431,7 +430,8 @@ def trtexec_script(
     script_name: str = "build.sh",
     omissions: Mapping[str, Any] | None = None,
 ) -> str:
-    """Returns a POSIX shell script that runs one trtexec command: ``sh NAME 10|10-weak|11 [more trtexec options]``.
+    """Returns the text of a POSIX shell script that runs one trtexec command: ``sh NAME 10|10-weak|11 [more trtexec
+    options]``.
 
     The script runs in the folder that contains it and the files of the commands. It calls ``$TRTEXEC`` if that is set.
 
@@ -477,7 +477,7 @@ def trtexec_script(
 
 
 def quote_command(arguments: Iterable[str]) -> str:
-    """Quotes the words of a command for a shell; returns one line per word."""
+    """Quotes the words of a command for a shell. Returns a text with one word per line."""
     return " \\\n        ".join(map(shlex.quote, arguments))
 
 

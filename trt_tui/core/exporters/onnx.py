@@ -163,8 +163,7 @@ def _is_relu_before_fp8(node: ir.Node) -> bool:
 
 
 def _is_batch_transposed(value: ir.Value | None, other_operand: ir.Value | None) -> bool:
-    """Returns True if a Transpose moves the first axis of an FP16 tensor to one of the last two axes, before a product
-    with a matrix.
+    """Returns True if the FP16 operand of a matrix product has its first axis transposed to one of the last two.
 
     The other operand must have at most two dimensions.
     """

@@ -294,9 +294,8 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
 
 
 def unbuilt_engine_lines(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> list[str]:
-    """Returns the known properties of an engine that cannot be built here: its preview, its kernels by precision, and
-    the groups that are not quantized.
-    """
+    """Returns lines on an engine that cannot be built here: its preview, its kernels by precision, and its unquantized
+    groups."""
     if preview.refusal is not None:
         return [
             f"no preview: {preview.refusal.description}"

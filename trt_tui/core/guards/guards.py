@@ -239,7 +239,7 @@ class GuardFacts:
         return -10 * math.log10(ratio) if ratio > 0 else math.inf
 
     def merge_newer_facts(self, newer_facts: GuardFacts) -> GuardFacts:
-        """Returns a copy of these facts that is updated with all facts in ``newer_facts``."""
+        """Returns a copy of these facts in which all facts of ``newer_facts`` replace older ones."""
         defaults = vars(_NO_FACTS)
         return dataclasses.replace(
             self,
@@ -289,7 +289,7 @@ class MissingFactsError(Exception):
 
 
 def require_fact(fact: T | None, missing_reason: str) -> T:
-    """Returns a fact that a guard needs, or raises an error if it was not measured or does not hold.
+    """Returns a fact that a guard needs. Raises `MissingFactsError` if the fact was not measured or does not hold.
 
     Raises:
         MissingFactsError: The fact is None, or the condition does not hold.
@@ -335,7 +335,8 @@ MIN_FRAMEWORK_SQNR_DB = 60.0
 
 
 def fp32_miss_text(guard_facts: GuardFacts) -> str:
-    """Returns a line with the targets that FP32 itself misses against another reference; "" if it misses none."""
+    """Returns a line with the targets that FP32 misses when it is compared with another reference; "" if it misses
+    none."""
     accuracy = guard_facts.fp32_accuracy
     missed = [target for target in guard_facts.targets if accuracy is not None and target.is_met_by(accuracy) is False]
     if accuracy is None or not missed:
@@ -504,8 +505,8 @@ def _compute_log_amax_by_sample(input_stats: InputStats) -> np.ndarray:
 
 
 def _compare_column_means(first_array: np.ndarray, second_array: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns the differences between the column means of two arrays, and a flag for each: True if chance does not
-    explain it.
+    """Returns the difference of each column mean between two arrays, and True where chance does not explain the
+    difference.
 
     Returns None if there are too few rows.
     """
@@ -572,7 +573,7 @@ def find_scaled_inputs(network: NetworkOutline) -> frozenset[str]:
 
 
 def find_byte_images(facts: GuardFacts) -> Iterator[Alarm]:
-    """Warns if a float input holds byte images, and asks whether it should.
+    """Warns if a float input holds byte images, and asks whether production feeds bytes too.
 
     Rule: a float input holds byte images if all compared samples have two axes of at least 8 values, and all their
     values are whole numbers from 0 to 255, with one above 127. The guard asks unless the first operators behind the

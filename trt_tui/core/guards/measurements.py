@@ -71,7 +71,7 @@ def measure_input_stats(samples: Samples) -> dict[str, InputStats]:
 
 
 def count_samples_if_all_equal(samples: Samples) -> int:
-    """Returns the number of samples if there are several and all compared samples are equal; 0 if they differ.
+    """Returns the number of samples if all compared samples are equal; 0 if they differ or there is only one.
 
     Raises:
         InputError: The data cannot be read.

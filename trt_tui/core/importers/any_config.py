@@ -153,9 +153,8 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
 
 
 def _precision_sort_key(command: CommandLine) -> tuple[int, int]:
-    """Returns a key that sorts commands by the detail of their precisions: first by the length of their lists of
-    layers, then by the number of precision options.
-    """
+    """Returns a sort key for commands: the length of their lists of layers, then the number of their precision
+    options."""
     options = COMMAND_FORMS[command.tool].precision_options
     list_length = sum(
         len(entry)

@@ -67,7 +67,8 @@ def parse_script(text: str) -> ast.Module:
 
 
 def find_script_constants(tree: ast.Module) -> dict[str, Any]:
-    """Finds the variables that a script assigns exactly once, with a literal; returns their values by name."""
+    """Returns the values of the constants of a script by name: variables that it assigns exactly once, with a
+    literal."""
     changes: Counter[str] = Counter()
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
@@ -216,7 +217,7 @@ class CommandLine:
 
     @property
     def constraint_mode(self) -> str:
-        """The effect of layer precisions in the build: "obey", "prefer", or another text if they have no effect."""
+        """The effect of layer precisions in the build: "obey", "prefer", or another text for no effect."""
         older_values = [value for name, value in _CONSTRAINTS_OF_OPTIONS.items() if name in self.options]
         return older_values[0] if older_values else self.find_last_option_value(*CONSTRAINT_OPTIONS)
 
@@ -806,7 +807,7 @@ COMMAND_FORMS = {
 
 
 def read_command_settings(command: CommandLine, network: Network, file: Path) -> ImportedSettings:
-    """Reads the precisions that a command sets, itself and by the postprocess scripts that it names.
+    """Reads the precisions that a command sets by its options and by its postprocess scripts.
 
     Raises:
         InputError: The command builds a strongly typed network, or a script cannot be read.

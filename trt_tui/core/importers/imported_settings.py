@@ -208,7 +208,8 @@ def _find_layer_precisions(
 def _choose_group_precisions(
     layer_precisions: Mapping[str, Precision], network: Network, unread_lines: list[str]
 ) -> Iterable[tuple[FusionGroup, Precision, bool]]:
-    """Yields each group with imported precisions, the chosen one, and True if the file names one of its main layers.
+    """Yields each group with imported precisions, the chosen precision, and True if the file names a main layer of the
+    group.
 
     The precisions of main layers have priority. If the file names no main layer, the highest precision of the other
     layers is chosen.
@@ -233,8 +234,7 @@ def _choose_group_precisions(
 
 
 def _unread_output_type_lines(settings: ImportedSettings, network: Network, config: PrecisionConfig) -> list[str]:
-    """Returns a line for the user with the output types that differ from the precision of their layer; [] if there are
-    none.
+    """Returns a line for the user on output types that differ from the precisions of their layers; [] if none differ.
 
     A config cannot represent such types.
     """
@@ -259,7 +259,8 @@ def _unread_output_type_lines(settings: ImportedSettings, network: Network, conf
 def _read_ranges(
     settings: ImportedSettings, network: Network, unread_lines: list[str]
 ) -> tuple[dict[str, float], str, list[str]]:
-    """Reads the ranges in the file or in its calibration cache; returns them with their method and notes for the user."""
+    """Reads the ranges in the file or in its calibration cache. Returns the ranges, their method, and notes for the
+    user."""
     ranges = {tensor: amax for tensor, amax in settings.ranges.items() if tensor in network.calibrated_tensors}
     method, notes = "", list[str]()
     if settings.cache_path is not None:

@@ -29,9 +29,8 @@ MIN_WARNED_BITS = 1.0
 
 
 def find_bias_input(network: Network, group: FusionGroup, qdq_site: QdqSite) -> tuple[str, int] | None:
-    """Returns the layer input for the constant bias of a product, even if the product has no bias; None if it cannot
-    have one.
-    """
+    """Returns the layer input for the constant bias of a product, present or absent; None if the product cannot have
+    such a bias."""
     layer = network.get_layer(qdq_site.layer)
     if (index := BIAS_INPUTS.get(layer.op_type)) is not None:
         tensor = layer.inputs[index] if len(layer.inputs) > index else ""

@@ -21,7 +21,7 @@ _KeyedEdit = tuple[tuple[str, str, Hashable], ConstantEdit]
 
 
 class EditedConstants:
-    """The constants of a network with the edits of a config's moves. Each is computed on request.
+    """The constants of a network after the edits by the moves of a config. Each constant is computed on request.
 
     Args:
         config: The config; None for the constants of the network without edits.
@@ -95,7 +95,8 @@ def _collect_constant_edits(network: NetworkOutline, config: PrecisionConfig) ->
 
 
 def _list_groups_with_stale_roundings(edits: Mapping[Port, Sequence[_KeyedEdit]]) -> list[str]:
-    """Returns the groups with stale roundings: other moves have edited the weight after the rounding was measured."""
+    """Returns the groups with stale roundings. A rounding is stale if other moves edited the weight after its
+    measurement."""
     stale = []
     for edits_of_port in edits.values():
         for index, ((_, subject, _), change) in enumerate(edits_of_port):
@@ -166,8 +167,7 @@ def replace_edited_file_precisions(
 
 
 def toggle_fp32(network: NetworkOutline, config: PrecisionConfig, groups: Iterable[FusionGroup]) -> PrecisionConfig:
-    """Returns a config with some groups toggled between FP32 and their default precisions, in a form that can be
-    lowered.
+    """Returns a config that can be lowered, with some groups toggled between FP32 and their default precisions.
 
     Groups whose default is the file precision get the nearest precision if moves edit them.
     """

@@ -96,7 +96,7 @@ def has_repeated_rounding(network: Network, layer: Layer) -> bool:
 
 
 def find_bias_input_index(network: Network, layer: Layer) -> int | None:
-    """Returns the index of the bias that a kernel adds to the rounded sum of products, with another rounding.
+    """Returns the input index of the bias that a kernel adds after it has rounded the sum of products.
 
     Returns None if there is no such bias.
     """
@@ -110,7 +110,7 @@ def find_bias_input_index(network: Network, layer: Layer) -> int | None:
 
 
 def veltkamp_split_factor(rounding_count: int) -> float:
-    """Returns the factor for Veltkamp's splitting that gives the error of a sum which FP16 rounds at each step.
+    """Returns the factor for Veltkamp's splitting whose error equals that of a sum with an FP16 rounding at each step.
 
     ``x`` becomes ``c x - (c x - x)`` (Dekker, "A floating-point technique for extending the available precision",
     1971), which rounds it as FP32 rounds numbers ``c - 1`` times its size. The result is an FP16 value within the range

@@ -233,9 +233,8 @@ class _ImplicitLowering:
         )
 
     def _find_precision_kinds_of_readers(self, layer: Layer) -> set[str]:
-        """Returns the kinds of layers that read float results of a layer: "quantized" for INT8 layers, "float" for
-        other layers and if there are none.
-        """
+        """Returns the kinds of readers of a layer's float results: "quantized" for INT8 layers, "float" for others or
+        without readers."""
         kinds: set[str] = set()
         for tensor in layer.outputs:
             if not self.network.is_fp32(tensor):

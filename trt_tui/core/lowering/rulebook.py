@@ -126,7 +126,7 @@ def required_opset(float_types: Collection[Precision], quantized_types: Collecti
 
 
 def flag_tensors_of_result_type(node: ir.Node, opset: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """Returns flags for the inputs and for the outputs of a node: True if the type must equal that of the first output.
+    """Returns a flag for each input and each output of a node: True if its type must equal that of the first output.
 
     The flags come from the schema of the operator.
     """
@@ -193,7 +193,7 @@ def mask_clamp_limit(network: Network, tensor: str, precision: Precision) -> flo
 
 
 def min_divisor_epsilon(network: Network, tensor: str, precision: Precision) -> float | None:
-    """Returns the smallest value to which rounding to a precision must raise a constant; None if it need not raise it.
+    """Returns the lower limit of an epsilon that is rounded to a precision; None if the constant needs no limit.
 
     Only epsilons are raised, which keep a divisor from being zero, and only if FP16 would round them to zero.
     """
@@ -206,7 +206,7 @@ def preserves_precision_of_values(layer: Layer) -> bool:
 
 
 def commutes_with_rounding(layer: Layer) -> bool:
-    """Returns True if a layer gives the same result when its inputs are rounded as when its outputs are rounded."""
+    """Returns True if the results of a layer are equal with rounded inputs and with rounded outputs."""
     return layer.op_type in _COMMUTING_OPERATORS
 
 

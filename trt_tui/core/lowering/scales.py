@@ -141,7 +141,7 @@ def compute_activation_ranges(
 
 
 def divide_inner_ranges(network: Network, ranges: Mapping[str, float], config: PrecisionConfig) -> dict[str, float]:
-    """Returns the ranges with those of tensors inside groups divided like the values of these tensors.
+    """Returns ranges in which those of tensors inside groups are divided by the same divisors as the tensors.
 
     The ranges of other tensors come from moves; see `compute_activation_ranges`. If the divisors of a tensor differ,
     its range contains all quotients.

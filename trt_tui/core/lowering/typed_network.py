@@ -450,9 +450,8 @@ class TypedLowering(GraphEditor):
         return self.cast_cache[key]
 
     def _clamp_constant(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Returns a value. A mask or epsilon beyond the range of the type is replaced by the nearest representable
-        value.
-        """
+        """Returns a value in which a mask or epsilon beyond the range of a type is replaced by the nearest
+        representable value."""
         label, min_value = (
             PRECISION_BY_ONNX_TYPE[dtype].label,
             rulebook.min_divisor_epsilon(self.network, value_name(value), PRECISION_BY_ONNX_TYPE[dtype]),

@@ -150,7 +150,7 @@ class AccuracyReducer:
     def _add_nonfinite_of_searched_feed(
         self, feed_index: int, outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]
     ) -> None:
-        """Adds the NaN and Inf of a feed that calibrated the run, where the reference is finite."""
+        """Adds the NaN and Inf in the outputs of a calibration feed at the elements with a finite reference."""
         rows = self._samples.count_samples_of_feed(feed_index)
         for judged_output in self.judged_outputs:
             if judged_output.kind == INTEGER_KIND or judged_output.tensor not in outputs:

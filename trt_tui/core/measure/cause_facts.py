@@ -116,7 +116,7 @@ def collect_value_ranges(
 def measure_group_facts(
     network: Network, group: FusionGroup, value_ranges: Sequence[ValueRange], samples: Samples, backend: Backend
 ) -> GroupFacts:
-    """Measures the facts of a group from its weights, and of its offsets on the first feeds of the samples.
+    """Measures the facts of a group: those of its weights, and those of its offsets on the first feeds of the samples.
 
     Args:
         value_ranges: The tensors of the group from `collect_value_ranges`.
@@ -282,7 +282,7 @@ def _median_channel_sqnr_db(weight: np.ndarray, quantized: np.ndarray, channel_a
 def _find_attention_scale(
     network: Network, group: FusionGroup, value_ranges: Sequence[ValueRange]
 ) -> tuple[ValueRange, ValueRange] | None:
-    """Returns the product of Q and K before and behind a constant scale; None if there is no such scale."""
+    """Returns the product of Q and K before and after a constant scale; None if there is no such scale."""
     if group.attention_role != "QK":
         return None
     ranges = {values.tensor: values for values in value_ranges}

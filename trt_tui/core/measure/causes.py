@@ -146,7 +146,8 @@ class WeightScaleFacts:
 
 @dataclass(frozen=True)
 class OffsetRounding:
-    """The values behind a large offset, which FP16 rounds together with the offset.
+    """The rounding of values with a common large offset. FP16 rounds each sum of offset and value, so small values
+    vanish.
 
     A difference, a normalisation and a Softmax subtract the offset: the other operand, the mean or the largest score.
 
@@ -609,7 +610,8 @@ def _find_range_causes(facts: CauseFacts) -> Iterator[Cause]:
 
 
 def _find_dominant_channel_causes(facts: CauseFacts, tensor_stats: TensorStats, amax: float) -> Iterator[Cause]:
-    """Finds channels that set the range and most of the rms, so that the bits of the whole tensor hide the loss."""
+    """Finds dominant channels that also set most of the rms, so that the used bits of the whole tensor hide the
+    loss."""
     sentence, top_channels, isolated = (
         _dominant_channels_text(tensor_stats),
         tensor_stats.dominant_channels,
@@ -682,7 +684,7 @@ def _find_weight_channel_causes(facts: CauseFacts) -> Iterator[Cause]:
 
 
 def _iterate_improvable_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
-    """Yields the INT8 weights whose scales contribute to the loss and that one scale per output channel improves.
+    """Yields the INT8 weights with lossy scales that one scale per output channel would improve.
 
     The weights contribute if their error is at least a tenth of the isolated error of the group. A layer behind may
     scale small channels up; if the group loses much, the error of the median channel counts too.
@@ -839,7 +841,7 @@ def _find_offset_causes(facts: CauseFacts) -> Iterator[Cause]:
 
 
 def _find_softmax_causes(facts: CauseFacts) -> Iterator[Cause]:
-    """Finds scores so far from 0 that FP16's step exceeds their differences."""
+    """Finds Softmax scores far from 0, where the step of FP16 exceeds the differences between scores."""
     for offset in facts.group_facts.offsets:
         if not offset.is_softmax or offset.lost_share < MIN_MENTIONED_SHARE:
             continue
@@ -934,7 +936,7 @@ def _find_underflow_causes(facts: CauseFacts) -> Iterator[Cause]:
 
 
 def find_worst_underflow(facts: CauseFacts) -> ValueRange | None:
-    """Returns the tensor of a group that loses most to underflow in FP16; None if underflow is no cause.
+    """Returns the tensor of a group with the largest loss by underflow in FP16; None if underflow is not a cause.
 
     A tensor of which FP16 leaves little counts. If NaN or Inf arise without an overflow, a tensor of which some values
     become 0 counts too, because a Div or a Log may read it.

@@ -215,7 +215,7 @@ def summarize_tensor(dump: Dump, tensor: str) -> Iterator[TensorSummary | None]:
 
 
 def find_min_mask_magnitude(network: Network | None) -> float:
-    """Returns the magnitude from which values in a dump count as masks: half of the smallest mask in the network.
+    """Returns the smallest magnitude of mask values in a dump: half of the smallest mask in the network.
 
     It is half of the largest FP32 number without a network, and if the network has no mask.
     """
@@ -400,7 +400,7 @@ def _find_reader_groups(network: Network, tensor: str) -> tuple[str, ...]:
 
 
 def _is_error_origin(difference: TensorDifference, input_errors: Sequence[float]) -> bool:
-    """Returns True if the error of a tensor arises at that tensor, and not at those from which it is computed.
+    """Returns True if the error of a tensor arises in the tensor itself and not in its inputs.
 
     Args:
         input_errors: The relative errors of the tensors from which it is computed.
@@ -428,8 +428,7 @@ def _find_producer_group(network: Network, tensor: str) -> str:
 def _find_nearest_measured_tensors(
     network: Network, tensor: str, measured_tensors: Mapping[str, float]
 ) -> tuple[set[str], set[str]]:
-    """Returns the measured tensors from which a tensor is computed, on each path back the first, and the groups on the
-    paths."""
+    """Returns the nearest measured tensors on all paths back from a tensor, and the groups on these paths."""
 
     def list_read_tensors(name: str) -> Sequence[str]:
         return network.input_tensors(network.producer[name]) if name in network.producer else ()

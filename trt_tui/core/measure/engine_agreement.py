@@ -77,8 +77,8 @@ _MAX_LISTED_GROUPS = 3
 
 
 def engine_sqnr_gap_db(simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None) -> float | None:
-    """Returns by how many dB an engine's output error is worse than the simulated one, at the output with the largest
-    gap.
+    """Returns the largest SQNR gap between simulation and engine over the outputs, in dB; positive if the engine is
+    worse.
 
     None if an accuracy is missing, or if no output has a finite SQNR in both.
     """
@@ -115,7 +115,7 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
 
 
 def _sqnr_range_texts(errors_of_builds: Sequence[ErrorMetrics | None]) -> list[str]:
-    """Returns the ends of the SQNRs of several builds, then the numbers of builds without one.
+    """Returns texts on several builds: the lowest and highest SQNR, and the numbers of builds without an SQNR.
 
     An exact build is the upper end. A build with NaN or Inf is counted separately.
     """
@@ -560,8 +560,7 @@ class UnusedQuantization:
 def find_unused_quantization_of_group(
     group: FusionGroup, requested_precision: Precision, implementation: GroupImplementation | None
 ) -> UnusedQuantization | None:
-    """Returns the unused quantization of one group; None if the group is not quantized, or an engine layer may compute
-    in its quantized type.
+    """Returns the unused quantization of one group; None if it is not quantized, or may run in its quantized type.
 
     A type that quantizes only weights (INT4) never counts, because its layers multiply in a float type by design.
     """
@@ -605,7 +604,7 @@ def find_unused_quantization(
 def _fixed_precision_reason(
     group: FusionGroup, config: PrecisionConfig, precision: Precision, fixed_reasons: Mapping[str, str]
 ) -> str:
-    """Returns the reason why a group keeps its precision; "" if it can have another one."""
+    """Returns the reason why the precision of a group must stay; "" if it may change."""
     if group.name in config.groups_fixed_by_rule:
         return config.get_moves(KeepRuleMove)[group.name].row_note
     if group.name in fixed_reasons:
@@ -639,7 +638,7 @@ def unused_qdq_record(network: NetworkOutline, config: PrecisionConfig, preview:
 def replace_quantization_by_float(
     network: NetworkOutline, config: PrecisionConfig, groups: Sequence[UnusedQuantization]
 ) -> PrecisionConfig:
-    """Returns the config in which some groups have the float precision of the previewed engine instead of Q/DQ."""
+    """Returns a config in which some quantized groups get the float precision that the previewed engine gives them."""
     for unused in groups:
         if not unused.fixed_reason:
             config = config.with_group_precision(
@@ -754,7 +753,7 @@ def remove_all_unused_qdq(
     preview_config: Callable[[PrecisionConfig], Generator[Step, None, Preview | None]],
     fixed_reasons: Mapping[str, str] = MappingProxyType({}),
 ) -> Generator[Step, None, QdqRemoval]:
-    """Takes unused Q/DQ out of a config until its preview shows none that can go.
+    """Removes unused Q/DQ from a config, preview by preview, until the last preview has no removable Q/DQ.
 
     All groups of a preview are tried at once. If the engine is worse without them, each half is tried, down to single
     groups. A changed engine can show further groups, which are tried next.

@@ -112,7 +112,7 @@ class ErrorMetric(BoundedValue):
 
     @property
     def is_for_integers_only(self) -> bool:
-        """True if only integer outputs have the metric."""
+        """True if the metric is measured at integer outputs only."""
         return "differ" in self.sums
 
     @property
@@ -394,7 +394,7 @@ _SUM_NAMES = tuple(item.name for item in fields(ErrorSums))
 
 
 def compute_error_sums_by_name(reference: np.ndarray, test: np.ndarray, sample_count: int) -> dict[str, np.ndarray]:
-    """Returns the sums of `ErrorSums` of each sample of a pair of arrays, by name: float64 ``(samples,)``.
+    """Returns each sum of `ErrorSums` for each sample of two arrays, by the name of the sum: float64 ``(samples,)``.
 
     There is a single row if the first axis is not that of the samples. Infinities in both arrays, as in a mask, are
     neither signal nor noise.
@@ -425,7 +425,8 @@ def compute_error_sums_by_name(reference: np.ndarray, test: np.ndarray, sample_c
 
 
 def compute_sample_sum_table(reference: np.ndarray, test: np.ndarray, sample_count: int) -> np.ndarray:
-    """Returns `SAMPLE_SUMS` of each sample from `compute_error_sums_by_name`, float64 ``(samples, len(SAMPLE_SUMS))``."""
+    """Returns a table with a row for each sample and the `SAMPLE_SUMS` as columns, float64 ``(samples,
+    len(SAMPLE_SUMS))``."""
     sums = compute_error_sums_by_name(reference, test, sample_count)
     return np.stack([sums[name] for name in SAMPLE_SUMS], axis=1)
 
@@ -524,7 +525,8 @@ def pair_each_sample_with_another(sample_count: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=2)
 def _count_occurrences_in_resamples(sample_count: int) -> np.ndarray:
-    """Returns how often each bootstrap draw contains each sample, float64 ``(RESAMPLE_COUNT, sample_count)``."""
+    """Returns the number of occurrences of each sample in each bootstrap draw, float64 ``(RESAMPLE_COUNT,
+    sample_count)``."""
     return np.stack(
         [np.bincount(numbers, minlength=sample_count) for numbers in draw_resamples(sample_count, RESAMPLE_COUNT)]
     ).astype(np.float64)

@@ -232,8 +232,8 @@ class MagnitudeEvaluation:
         return in_use
 
     def assign_tensors_to_groups(self, group_names: Sequence[str]) -> dict[str, list[str]] | None:
-        """Returns the tensors by the first of some groups that computes or reads them; None if none of these groups
-        does."""
+        """Assigns each tensor to the first of some groups that computes or reads it; returns None if a tensor
+        remains."""
         remaining = dict.fromkeys(self.tensors)
         by_group = {}
         for name in group_names:
@@ -1136,7 +1136,7 @@ class OverflowEffectMeasurement:
         return self._results[key]
 
     def _are_outputs_unchanged(self, sites: frozenset[_Site], feed_index: int) -> bool:
-        """Returns True if the judged outputs of a feed stay the same while the tensors of some sites overflow."""
+        """Returns True if overflow in the tensors of some sites does not change the judged outputs of a feed."""
         if self._runner is None or not sites <= self._gates.keys():
             self.unload_session()
             if not sites <= self._gates.keys():

@@ -171,8 +171,7 @@ def _find_largest_spatial_size(network: Network, tensor: str, get_shapes: Shapes
 def _estimate_coordinate_shifts(
     network: Network, config: PrecisionConfig, coordinate: _CoordinateTensor, magnitudes: Mapping[str, float]
 ) -> Iterator[tuple[str, Precision, float, float]]:
-    """Yields the shift of a sampling point by each group that rounds the coordinate, or a value that it is computed
-    from.
+    """Yields the shift of a sampling point by each group that rounds the coordinate or one of its sources.
 
     An item has the group's name, its float type, the magnitude of the rounded value, and the shift in the coordinate's
     unit.
@@ -209,7 +208,7 @@ def _estimate_coordinate_shifts(
 def _iterate_coordinate_sources(
     network: Network, layer: Layer, coordinate: _CoordinateTensor
 ) -> Iterator[_CoordinateTensor]:
-    """Yields the tensors from which a layer computes a coordinate, as far as the effect of their error is known."""
+    """Yields the input tensors of a coordinate whose errors have a known effect on the coordinate."""
     operator, gain = _onnx_operator(layer), None
     float_inputs = [tensor for tensor in layer.inputs if tensor and network.is_fp32(tensor)]
     computed = [tensor for tensor in float_inputs if tensor not in network.static_tensors]
@@ -642,8 +641,8 @@ class _ErrorTableSession:
     def execute_feed(
         self, run_name: str, feed: Mapping[str, np.ndarray], *, counts_values_beyond_fp16: bool = True
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Executes a config on the feed that was read last. Returns the error tables, and the judged tensors of FP32
-        and of the config.
+        """Executes a config on the last read feed. Returns the error tables, and the judged tensors of FP32 and of the
+        config.
 
         There is a table of accumulated errors and one of isolated errors, which is absent if it was not requested. The
         tensors are absent too if they were not requested.
@@ -777,6 +776,7 @@ def _compute_group_errors(
 
 
 def _needs_fp16_range_counts(network: Network, config: PrecisionConfig) -> bool:
-    """Returns True if values outside the range of FP16 are counted: unless a config uses BF16 in place of FP16."""
+    """Returns True if values outside the range of FP16 are counted. A config with BF16 in place of FP16 needs no
+    counts."""
     requested_precisions = {*(move.value_type for move in config.precision_by_group(network).values()), config.other}
     return Precision.FP16 in requested_precisions or Precision.BF16 not in requested_precisions

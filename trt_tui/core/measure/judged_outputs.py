@@ -138,7 +138,8 @@ def _has_single_reader(network: Network, tensor: str) -> bool:
 def _trace_part_through_layer(
     network: Network, shapes: FoldedShapes, layer: Layer, part: _ConcatPart
 ) -> _ConcatPart | None:
-    """Returns a part of a layer's output as a part of its input; None if it cannot be traced through the layer."""
+    """Converts a part of a layer's output to the equal part of its input; returns None if the layer changes the
+    values."""
     dynamic = [name for name in layer.inputs if name and name not in network.static_tensors]
     if layer.domain != "" or len(dynamic) != 1 or dynamic[0] not in network.producer:
         return None
@@ -429,7 +430,7 @@ def find_judged_inner_tensors(network: Network, judged_outputs: Sequence[JudgedO
 def find_unjudged_output_reasons(
     network: Network, judged_outputs: Sequence[JudgedOutput] | None = None
 ) -> dict[str, str]:
-    """Returns the reason why a network output is not judged, by name of the output.
+    """Returns the reason why some network outputs are not judged, by the name of the output.
 
     Args:
         judged_outputs: The judged outputs, if the default selection is reduced to those that a reference has.
@@ -633,7 +634,7 @@ def _find_nearest_floats_before_selection(network: Network, output_name: str, is
 
 
 def _find_deciding_floats(network: Network, tensors: Iterable[str]) -> tuple[set[str], list[Layer]]:
-    """Returns the nearest float tensors before some tensors, themselves included, and the selections in between."""
+    """Returns the nearest float tensors at or before some tensors, and the selections in between."""
 
     def is_float(tensor: str) -> bool:
         return network.ir_value(tensor).dtype in FLOAT_TYPES
@@ -681,7 +682,7 @@ def _find_layers_behind_selection(network: Network, output_name: str) -> list[La
 
 
 def find_partly_judged_output_reasons(network: Network) -> dict[str, str]:
-    """Returns the reason why a float output is judged in part only, by name of the output.
+    """Returns the reason why some float outputs are judged only in part, by the name of the output.
 
     The output is judged before a selection, and layers behind the selection compute it from selected floats.
     """

@@ -55,7 +55,8 @@ class _CachedPieceResult:
         return sum(array.nbytes for array in self.values.values())
 
     def can_inputs_recur(self, stamps: Collection[int]) -> bool:
-        """Returns False if an input no longer exists. ``stamps`` are those of the cached results of earlier pieces."""
+        """Returns False if an input cannot occur again. ``stamps`` are the stamps of the cached results of earlier
+        pieces."""
         return all(stamp in stamps for stamp in self.input_stamps) and all(
             ref() is not None for ref in self.input_arrays
         )
@@ -247,7 +248,7 @@ class PiecewiseRunner(ClosingContext):
         return cached_feed
 
     def _compute_digest(self, array: np.ndarray) -> bytes:
-        """Returns a hash of an array, which is computed once for each array if arrays do not change."""
+        """Returns a hash of an array. For arrays that do not change, the hash is computed once."""
         known = self._digests.get(id(array))
         if known is not None and known[0]() is array:
             return known[1]
@@ -259,7 +260,7 @@ class PiecewiseRunner(ClosingContext):
         return digest.digest()
 
     def _cache_piece(self, cached_feed: _CachedFeedResults, index: int, piece: _CachedPieceResult) -> None:
-        """Caches the result of a piece. In a full cache it replaces one that cannot recur, or the one read longest ago."""
+        """Caches the result of a piece. A full cache drops a result that cannot recur, or the one read longest ago."""
         is_full = self._cached_bytes + piece.size_bytes > self._max_cached_bytes
         replaced = None
         cached_pieces = cached_feed.pieces_by_index[index]

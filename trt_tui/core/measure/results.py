@@ -172,8 +172,8 @@ class Accuracy:
 
     @property
     def accuracy_on_compared_samples(self) -> "Accuracy":
-        """The accuracy with the errors and the metric on the samples that judge every run, without confidence
-        intervals. NaN and Inf of any sample stay."""
+        """The accuracy on the samples that judge every run, without confidence intervals. NaN and Inf of all samples
+        stay."""
         return (
             replace(
                 self, outputs=self.compared_outputs, metric=self.compared_metric, reference_metric={}, intervals=None
@@ -256,7 +256,7 @@ class Accuracy:
 
 
 def restrict_to_common_samples(accuracies: Sequence[Accuracy]) -> list[Accuracy]:
-    """Returns accuracies on the samples that judge all of their runs, so that their errors can be compared."""
+    """Returns comparable accuracies, which are restricted to the samples that judge all their runs."""
     is_same = len({accuracy.total for accuracy in accuracies}) < 2
     return [accuracy if is_same else accuracy.accuracy_on_compared_samples for accuracy in accuracies]
 
@@ -682,7 +682,7 @@ class ConfigResults:
         return self.runs[kind].accuracy if kind in self.runs else None
 
     def store_accuracy(self, accuracy: Accuracy | None, kind: RunKind = RunKind.SIMULATED_CONFIG) -> None:
-        """Keeps the accuracy of a run of which nothing else is known, unless it is None."""
+        """Stores the accuracy of a run without further results; None is not stored."""
         if accuracy is not None:
             self.runs[kind] = RunResult(accuracy)
 

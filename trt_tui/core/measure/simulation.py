@@ -232,8 +232,7 @@ CONTROL_FLOW_MODE = "gates as control flow"
 
 
 class GatedGraphLoader:
-    """The loader of a gated graph, in which runtime inputs select precisions, in the fastest form for which memory
-    suffices.
+    """The loader of a gated graph, which chooses the fastest form that fits into memory.
 
     Args:
         samples: The samples, whose memory fallbacks record the form that earlier executions needed.
@@ -259,7 +258,7 @@ class GatedGraphLoader:
 
     @cached_property
     def _has_many_small_layers_on_cpu(self) -> bool:
-        """True on a CPU if the network has so many small layers that loading a session costs more than executing it."""
+        """True on a CPU for a network of many small layers, whose sessions take longer to load than to execute."""
         return not self._backend.capabilities.has_device and has_many_small_layers(self._network.model.graph)
 
     @property
@@ -286,8 +285,8 @@ class GatedGraphLoader:
         output_joins: Mapping[str, OutputJoin] | None = None,
         few_executions: bool = False,
     ) -> tuple[GatedGraph, AdaptiveRunner]:
-        """Builds and loads a gated graph in the first form for which memory suffices: gates as data or as control
-        flow, on a device or on the host.
+        """Builds and loads a gated graph in the first form that fits into memory: gates as data or as control flow, on
+        a device or on the host.
 
         Args:
             build_graph: A function that builds the graph in the current form.
@@ -755,7 +754,8 @@ class Simulation(ClosingContext):
         return self._fp32_cache.get_tensors(feed_index)
 
     def store_fp32_outputs(self, feed_index: int, outputs: Mapping[str, np.ndarray]) -> None:
-        """Checks the judged tensors of the network in FP32 for one feed, and keeps them; the first ones remain.
+        """Checks and stores the judged FP32 tensors of the network for one feed. Tensors that were stored earlier
+        remain.
 
         Raises:
             InputError: as `get_fp32_outputs`.
@@ -825,7 +825,7 @@ class Simulation(ClosingContext):
 
 
 def _refuse_tensors_without_sample_rows(network: Network, samples: Samples, tensors: Sequence[str]) -> None:
-    """Refuses tensors that have no row per sample if a batch is filled up, because copies of a sample would count.
+    """Refuses tensors without a row per sample if a batch is padded, because the padding would count.
 
     Raises:
         InputError: Names the tensor.

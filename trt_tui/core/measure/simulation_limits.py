@@ -286,8 +286,7 @@ def rounding_failure_error(cause: str) -> InputError:
 
 
 def refuse_undeclared_output_sizes(network: NetworkOutline, outputs: Mapping[str, np.ndarray]) -> None:
-    """Raises an error if FP32 outputs have other sizes than the network file declares, because engines are built for
-    these.
+    """Raises an error if FP32 outputs have other sizes than the network file declares. Engines use the declared sizes.
 
     Raises:
         InputError: a size differs.

@@ -138,7 +138,7 @@ def measure_engine_errors(
 def _find_unmasked_elements(
     analysis: Analysis, mask_name: str, tensor: str, feed_index: int, shape: tuple[int, ...]
 ) -> np.ndarray | None:
-    """Returns the elements of a tensor that no mask leaves out, as a bool array in its shape; None if all are compared."""
+    """Returns a bool array that is True for the compared elements of a tensor; None if all elements are compared."""
     axes = analysis.mask_axes_by_tensor.get(tensor) if mask_name else None
     if axes is None:
         return None
@@ -529,7 +529,7 @@ def _fit_scale_and_offset(local_array: np.ndarray, production_array: np.ndarray)
 
 
 def _find_sample_order(local_array: np.ndarray, production_array: np.ndarray) -> Sequence[int] | None:
-    """Returns the order of the local samples in which production has them; None if a sample has no equal.
+    """Returns the indices of the local samples in the order of production; None if a sample has no equal.
 
     Also None if all samples are in the same order.
     """

@@ -143,7 +143,8 @@ class Target:
         ] or [target]
 
     def with_baseline_of_samples(self, accuracy: Accuracy) -> Target:
-        """Returns this target with the baseline on the samples of an accuracy, if the accuracy has one."""
+        """Returns this target with the baseline of the samples of an accuracy; this target if the accuracy has no
+        baseline."""
         return (
             replace(self, base_values=dict(accuracy.reference_metric))
             if self.is_relative and accuracy.reference_metric
@@ -571,7 +572,7 @@ class TargetOutcome:
         return self.outcome.passes
 
     def with_doubt(self, reason: str) -> TargetOutcome:
-        """Returns a pass with a reason for doubt as PASS?; any other outcome unchanged, and so with reason ""."""
+        """Returns a pass with a further reason as PASS?; any other outcome, or a pass with the reason "", unchanged."""
         if not reason or not self.passes:
             return self
         return TargetOutcome(Outcome.UNCERTAIN_PASS, tuple(dict.fromkeys((*self.reasons, reason))))
@@ -723,8 +724,8 @@ def _find_trivial_target_caveat(target: Target, accuracy: Accuracy) -> Caveat | 
 
 
 def _lost_resemblance_reason(target: Target, accuracy: Accuracy) -> str:
-    """Returns the reason for doubt in a metric or an agreement whose outputs no longer resemble those of FP32; "" if
-    there is none."""
+    """Returns the reason for doubt if a metric or agreement passes with outputs unlike those of FP32; "" if there is
+    none."""
     cosines = [
         (output.errors.cosine, name) for name, output in accuracy.outputs.items() if output.errors.cosine is not None
     ]
@@ -738,7 +739,7 @@ def _lost_resemblance_reason(target: Target, accuracy: Accuracy) -> str:
 
 
 def _select_distinct_reasons(reasons: Sequence[str]) -> tuple[str, ...]:
-    """Returns the distinct reasons, at most `MAX_REASONS` of them."""
+    """Returns the first `MAX_REASONS` distinct reasons."""
     unique_reasons = tuple(dict.fromkeys(reasons))
     return (
         unique_reasons

@@ -66,7 +66,8 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class MatrixForm:
-    """A weight as matrices ``(groups, rows, columns)``, whose rows are output channels, and its input as rows of them.
+    """The form of a weight as matrices ``(groups, rows, columns)``, with output channels as rows, and of the layer's
+    input.
 
     Attributes:
         shape: The shape of the weight.
@@ -157,7 +158,8 @@ def _choose_row_indices(total: int, count: int) -> np.ndarray:
 
 
 def find_matrix_form(network: Network, layer: Layer, site: QdqSite) -> MatrixForm | None:
-    """Returns the weight of a layer as matrices; None if it is not a kernel or a matrix behind the input."""
+    """Returns the matrix form of a layer's weight; None if the weight is not a Conv kernel or the second matrix of a
+    product."""
     shape = tuple(size for size in network.shape(site.tensor) or () if isinstance(size, int))
     node = network.node(layer.name)
     if layer.op_type == "Conv" and site.axis == 0 and site.index == 1:
@@ -355,7 +357,7 @@ def choose_scale_factors(
 
 
 def expand_factors_to_columns(factors: np.ndarray, segments: Sequence[slice]) -> np.ndarray:
-    """Returns the factors of scales ``(groups, rows, segments)`` for each column ``(groups, rows, columns)``."""
+    """Repeats the factor of each scale ``(groups, rows, segments)`` for its columns ``(groups, rows, columns)``."""
     return np.repeat(factors, [columns.stop - columns.start for columns in segments], axis=2)
 
 
@@ -573,7 +575,7 @@ def _split_into_independent_waves(layers: Sequence[RoundedLayer]) -> list[list[R
 
 
 def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> ir.Model:
-    """Returns a network in which all that a config quantizes is quantized, and all else is FP32.
+    """Returns a network with the quantized weights and activations of a config, and everything else in FP32.
 
     The rounding of FP16 and BF16 is left out: it is far below that of quantized values. Weights in a type that
     quantizes no activations, or blocks of them, are constants with dequantized values, since not every runtime has the
@@ -790,7 +792,7 @@ def _build_rounding_move(
 
 
 def expand_scales_to_weights(values: np.ndarray, scale: rulebook.QdqScale, form: MatrixForm) -> np.ndarray:
-    """Returns the scale of each weight, float32 ``(groups, rows, columns)``."""
+    """Repeats each scale for its weights, float32 ``(groups, rows, columns)``."""
     spread = replace(scale, values=values, original_values=None).broadcast_to_shape(form.shape)
     return np.ascontiguousarray(form.convert_to_matrices(np.broadcast_to(spread, form.shape)), np.float32)
 
@@ -805,7 +807,8 @@ def _gather_scales(step_array: np.ndarray, scale: rulebook.QdqScale) -> np.ndarr
 
 
 def _list_segments(scale: rulebook.QdqScale, form: MatrixForm) -> list[slice] | None:
-    """Returns the columns that share a scale in each row; None if several rows share one, so that it cannot change."""
+    """Returns the columns that share a scale in each row; None if several rows share a scale, which then cannot
+    change."""
     if scale.axis is None:
         return None
     size = scale.block_size
@@ -817,7 +820,7 @@ def _list_segments(scale: rulebook.QdqScale, form: MatrixForm) -> list[slice] | 
 
 
 def _round_scales_to_stored_type(scale: rulebook.QdqScale, steps: np.ndarray) -> np.ndarray:
-    """Returns scales rounded to FP16 where FP16 holds them.
+    """Rounds scales to the type in which a config stores them: BF16, or FP16 if FP16 represents them.
 
     The scales are then the same in every type in which a config may store them, and so are the quantized values.
     """
@@ -831,7 +834,7 @@ def _round_scales_to_stored_type(scale: rulebook.QdqScale, steps: np.ndarray) ->
 def _find_raised_scales(
     network: Network, config: PrecisionConfig, ranges: Mapping[str, float], layers: Sequence[RoundedLayer]
 ) -> list[str]:
-    """Returns the groups with a rounding whose scales the rulebook raises for the bias, so that they are not kept."""
+    """Returns the groups whose rounded scales the rulebook raises for the bias. Their roundings are dropped."""
     moved = config.get_moves(RoundingMove)
     lowerings = rulebook.plan_lowering(network, config, ranges, edited_constants=EditedConstants(network, config))
     return [

@@ -132,7 +132,7 @@ class TrialBudget:
     is_exceeded: bool = False
 
     def reserve_configs(self, count: int = 1) -> bool:
-        """Returns True and counts some configs if the budget allows all of them."""
+        """Reserves budget for some configs; returns False if the budget does not suffice for all of them."""
         if self.used + count > self.limit:
             self.is_exceeded = True
             return False
@@ -141,7 +141,7 @@ class TrialBudget:
 
 
 class StoredMeasurement(Protocol):
-    """A function that measures a value of a config once and then reads the stored value."""
+    """The protocol of functions that measure a value of a config once and return the stored value afterwards."""
 
     def __call__(
         self,
@@ -286,7 +286,7 @@ class ZeroCostKind(ABC):
         """
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
-        """Returns the group that has the move if the change is made for a group; None if there is no such group."""
+        """Returns the subject of the move that makes the change for a group; None if there is none."""
         return group.name
 
     def find_changed_tensors_and_groups(
@@ -406,8 +406,8 @@ def list_limiting_tensors(network: Network, scaling: ChannelScaling) -> list[str
 def compute_factor_limits(
     scaling: ChannelScaling, extrema: ChannelExtrema, clip_extrema: Sequence[ChannelExtrema]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the minimum of each factor with which no range grows and no Clip changes a value of the samples, and True
-    for each channel whose factor is 1.
+    """Returns the minimum of each factor, and True for each channel whose factor must be 1. With these limits, no range
+    grows and no Clip changes a value of the samples.
 
     A channel with a value near a bound of a Clip keeps its factor of 1, so that the Clip limits it as before.
 
@@ -461,7 +461,7 @@ def compute_channel_factors(
             constants_by_port.setdefault(constant.port, []).append((group, constant))
 
     def compute_channel_weight_amax(group: str, constants: Sequence[ScaledConstant], exponent: int) -> np.ndarray:
-        """Returns the largest magnitude of the weights that write each channel, or that read it, after other scalings.
+        """Returns the largest magnitude of the weights that produce or read each channel, after other scalings.
 
         Args:
             exponent: The exponent of the channels in these weights: 1 for producers, -1 for readers.
@@ -622,7 +622,7 @@ class JudgedErrors:
         }
 
     def reserve_configs(self, configs: Iterable[PrecisionConfig]) -> bool:
-        """Returns True and counts some configs if the budget allows all of them. Each config counts once."""
+        """Reserves budget for some configs; returns False if it does not suffice. Each config counts once."""
         new_configs = set(configs) - self._reserved_configs
         if not self._budget.reserve_configs(len(new_configs)):
             return False
@@ -668,7 +668,7 @@ Moves = dict[str, EqualizationMove]
 def choose_moves(
     moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Moves], PrecisionConfig], errors: JudgedErrors
 ) -> Moves:
-    """Returns the moves of least judged error; {} if none reduce it, or if they do not reduce it on other samples.
+    """Returns the moves with the lowest judged error; {} if they do not reduce it on both parts of the samples.
 
     First the formula that is best for all groups is chosen. Then, group by group, the move is left out or replaced by
     that of another formula if this reduces the error. The budget of configs ends the second step early. If it does not
@@ -782,7 +782,7 @@ def choose_equalization_moves(context: ProposalContext, config: PrecisionConfig,
 def propose_normalisation_rewrites(
     network: Network, groups: Iterable[FusionGroup], reason: str = "user"
 ) -> dict[str, NormRewriteMove]:
-    """Returns moves that replace decomposed normalisations by one operator, for the groups where this is possible."""
+    """Returns moves that replace decomposed normalisations by their operators, for the groups that allow it."""
     return {
         group.name: NormRewriteMove(network.zero_cost_support.norms[group.name].operator, reason)  # type: ignore[arg-type]
         for group in groups
@@ -1059,7 +1059,7 @@ class ChannelScalingKind(ZeroCostKind):
         ]
 
     def find_subjects_without_factors(self, context: ProposalContext, subjects: Iterable[str | None]) -> list[str]:
-        """Returns the subjects whose channels quantized layers read and that have no factors yet, each once."""
+        """Returns the subjects without channel factors whose channels quantized layers read, each once."""
         open_subjects = []
         for subject in dict.fromkeys(filter(None, subjects)):
             if not self.channel_refusal_reason(context.network, subject):

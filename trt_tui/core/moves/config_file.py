@@ -253,7 +253,7 @@ class FileMoveApplier:
     def _warn_of_unnamed_layers(
         self, move_class: type[Move], names: Sequence[str], moves_by_subject: Mapping[str, tuple[str, Move]]
     ) -> None:
-        """Adds a warning about layers that the file does not name but that get a move of their fusion group."""
+        """Adds a warning about layers that get a move of their fusion group although the file does not name them."""
         named_names = set(names)
         moved_names = {
             name: other_names
@@ -606,7 +606,7 @@ def _read_checked_ranges(
     network: NetworkOutline,
     move_applier: FileMoveApplier,
 ) -> dict[str, float]:
-    """Returns the amax by tensor from a part of the file. Tensors that the network lacks are left out or refused."""
+    """Reads the ranges in a part of the file as amax by tensor. Unknown tensors are left out or refused."""
     ranges = {
         tensor: convert_file_value(amax, AmaxEntry, file_name, f"{file_location}[{tensor!r}]")
         for tensor, amax in range_entries.items()
@@ -726,7 +726,7 @@ def _check_missing_weights(
 def _convert_default_precisions(
     file_name: str, model: _ModelEntry, move_applier: FileMoveApplier, tf32: bool
 ) -> PrecisionConfig:
-    """Returns the default precisions, for an FP32 network, of a config that was made for a quantized file.
+    """Converts the default precisions of a config for a quantized file to those for an FP32 network.
 
     Layers in file precision get a move to the nearest precision instead.
     """

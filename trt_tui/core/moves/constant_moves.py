@@ -153,7 +153,8 @@ ROUNDED_OPERATORS = frozenset(("Conv", "Gemm", "MatMul"))
 
 @dataclass(frozen=True)
 class RoundingMove(Move):
-    """The scales and quantized values of a group's weight, which apply while the group runs in one precision.
+    """The scales and quantized values of a group's weight. They apply only while the group has the precision of the
+    move.
 
     Sources of the methods that compute such moves: Frantar et al., "GPTQ: Accurate Post-Training Quantization for
     Generative Pre-trained Transformers" (ICLR 2023), and the choice of scales by the error of the output, layer by
@@ -705,7 +706,7 @@ def compute_placement_divisors(scale: AttentionScale, placement: ScalePlacement)
 
 
 def _list_scaled_operands(scale: AttentionScale, placement: ScalePlacement) -> list[ScaledOperand]:
-    """Returns the operands whose constants absorb the scale, or its square root if there are two operands."""
+    """Returns the operands whose constants absorb the scale. Each of two operands absorbs its square root."""
     return {
         ScalePlacement.QUERY: [scale.query],
         ScalePlacement.KEY: [scale.key],

@@ -45,7 +45,7 @@ def rounding_refusal_reason(network: NetworkOutline, group: FusionGroup, config:
 def replace_file_precision_of_groups(
     config: PrecisionConfig, groups: Iterable[FusionGroup], reason: str = "user"
 ) -> PrecisionConfig:
-    """Returns a config in which the given fusion groups have the nearest precision instead of their file precision.
+    """Returns a config in which some fusion groups have the precision nearest to their file precision.
 
     A group with a zero-cost move cannot keep its form in the file.
     """

@@ -286,7 +286,7 @@ def _value_shape(value: ir.Value) -> Shape | None:
 
 
 def _read_sizes_per_sample(value: ir.Value | None, find_shape: Callable[[ir.Value], Shape | None]) -> list[int] | None:
-    """Returns the sizes of a value with an open first dimension (the batch) as 1; None if another size is open."""
+    """Returns the sizes of a value, with 1 for an open batch size; None if another size is open."""
     shape = None if value is None else find_shape(value)
     if shape is None:
         return None

@@ -593,7 +593,7 @@ def known_defects_record(target: BuildTarget, matches: Iterable[DefectMatch]) ->
 def known_defect_table_lines(
     network: NetworkOutline, target: BuildTarget, matches: Sequence[DefectMatch], subject: str
 ) -> list[str]:
-    """Returns the known defects of a network as lines of text; [] if there are no defects and the release is unknown.
+    """Returns a table of the known defects of a network as lines; [] if there are none and the release is unknown.
 
     Args:
         subject: The words for the checked object: "this network" for defects of any precision, or "this config".

@@ -396,7 +396,7 @@ def _group_names(row: Row) -> tuple[str, ...]:
 
 
 def iterate_rows_with_depth(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
-    """Yields all rows below a scope with their depth, in display order. The children of the scope have depth 0."""
+    """Yields all rows below a scope, each with its depth, in display order. The children of the scope have depth 0."""
     stack: list[tuple[int, Row]] = [(0, row) for row in reversed(scope_tree.children)]
     while stack:
         depth, row = stack.pop()

@@ -136,7 +136,7 @@ def _shape_without_ones(array: np.ndarray) -> tuple[int, ...]:
 
 
 def _take_evenly_spaced_elements(array: np.ndarray) -> np.ndarray:
-    """Returns evenly spaced elements of a constant, float64, clipped to the range of FP16."""
+    """Takes evenly spaced elements of a constant, float64, clipped to the range of FP16."""
     flat = array.reshape(-1)
     return np.clip(np.nan_to_num(flat[:: max(1, flat.size // _SIGNATURE_SIZE)].astype(np.float64)), -65504, 65504)
 
@@ -215,9 +215,8 @@ def _restore_activations(
 def _find_original_layer(
     node: ir.Node, fp32_graph: LayerGraph, original_by_constant: dict[ir.Value, str]
 ) -> Layer | None:
-    """Returns the reference's layer with the name of a node, or else the only layer with its constants; None if there
-    is none.
-    """
+    """Returns the layer of the reference with the name of a node, or the only layer with the node's constants; None if
+    there is none."""
     layer = fp32_graph.by_name.get(node.name or "")
     if layer is not None and layer.op_type == node.op_type:
         return layer

@@ -76,7 +76,7 @@ def markdown_text(text: Any) -> str:
 
 
 def nonempty_blocks(blocks: Iterable[Block]) -> list[Block]:
-    """Returns the blocks that have contents."""
+    """Returns the report blocks that are not empty."""
     return [
         block
         for block in blocks

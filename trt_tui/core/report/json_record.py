@@ -46,7 +46,7 @@ def _finite_or_none(value: float | None) -> float | None:
 
 
 def drop_missing_values(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a record without the keys whose value is None, which were not measured."""
+    """Returns a record without the unmeasured values, which are None."""
     return {key: value for key, value in record.items() if value is not None}
 
 

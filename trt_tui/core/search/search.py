@@ -157,8 +157,8 @@ class Evaluation(Trial):
 
 @dataclass(frozen=True)
 class ReductionStep:
-    """One trial of a top-down method: the reduced layer, the similarity at the judged outputs, and whether it stays
-    higher.
+    """One trial of a top-down method: the reduced layer, the similarity at the judged outputs, and True if the layer
+    stays higher.
 
     Attributes:
         stays_higher: True if the trial failed, so that the layer was raised again for the rest of the search.
@@ -390,7 +390,7 @@ def lowest_precision_config(
 def build_reduced_start_config(
     network: NetworkOutline, config: PrecisionConfig, higher_precision: Precision
 ) -> tuple[PrecisionConfig, tuple[str, ...]]:
-    """Returns the start config of a search from above, and the groups that the search leaves unchanged.
+    """Returns the start config of a search that reduces groups, and the groups that this search leaves unchanged.
 
     Groups below ``higher_precision`` keep their precision. Every other group that no keep rule fixes is reduced to the
     lowest precision in use. INT8 is used if the config has no quantized type.
@@ -598,7 +598,7 @@ class Search:
         self.current_trial: Trial | None = next(self._steps, None)
 
     def require_score_margins(self, required_margins: Sequence[float]) -> None:
-        """Continues the search with a stricter criterion: each score must be at least its margin."""
+        """Continues the search with a stricter criterion: each score must reach its required margin."""
         self.margins = tuple(required_margins)
         self.restart()
 
@@ -1029,7 +1029,7 @@ def try_zero_cost_changes(search: Search) -> Trials[None]:
 def _try_stage(
     search: Search, stage: Mapping[str, Mapping[MoveKey, Move]], tries_ranges: bool, before: Evaluation
 ) -> Trials[Evaluation]:
-    """Returns the evaluation with the kept passes of a stage.
+    """Returns the evaluation after one stage of zero-cost moves and ranges, with those that reduced the loss.
 
     Args:
         before: The evaluation with the kept passes of the earlier stages.
@@ -1071,8 +1071,8 @@ def _try_stage(
 
 
 def _try_zero_cost_set(search: Search, kept: Evaluation, set_name: str, step_name: str) -> Trials[Evaluation]:
-    """Returns the evaluation with a set of zero-cost moves on top of an evaluation. Its chosen ranges stay, but for
-    those of tensors whose range belongs to the set."""
+    """Returns an evaluation with a set of zero-cost moves added. Its chosen ranges stay, except for tensors whose range
+    the set fixes."""
     fixed_tensors = search.search_space.find_fixed_range_tensors((set_name,))
     ranges = {tensor: choice for tensor, choice in kept.range_moves.items() if tensor not in fixed_tensors}
     return search.evaluate(step_name=step_name, range_moves=ranges, zero_cost_sets=(*kept.zero_cost_sets, set_name))
@@ -1091,7 +1091,7 @@ def _is_gain(evaluation: Evaluation, before: Evaluation) -> bool:
 
 
 def _try_other_ranges(search: Search, before: Evaluation) -> Trials[Evaluation]:
-    """Returns the evaluation with other ranges that reduce the loss, on top of the changes of an evaluation.
+    """Returns an evaluation with the replaced ranges that reduce the loss added to its changes.
 
     The pass takes one evaluation for each range method and quantized group. The source is setting ranges by the error
     that they cause (Nagel et al., "A White Paper on Neural Network Quantization", 2021). Here the error is that at the
@@ -1132,7 +1132,7 @@ def _try_other_ranges(search: Search, before: Evaluation) -> Trials[Evaluation]:
 def bisect_prefix_length(
     group_order: Sequence[str], evaluate: Callable[[Sequence[str]], Trials[Evaluation]], *, passes: int, fails: int
 ) -> Trials[int]:
-    """Returns the number of first groups of an order whose evaluation passes, by bisection between two numbers.
+    """Returns the length of a passing prefix of a group order, by bisection between two lengths.
 
     The bisection takes at most ceil(log2(n)) evaluations for n numbers in between. The result passes, and its neighbour
     in the direction of ``fails`` fails.
@@ -1325,7 +1325,7 @@ def revert_unneeded_groups(search: Search, raised_groups: frozenset[str]) -> Tri
 
 
 def swap_raised_groups(search: Search, raised_groups: frozenset[str]) -> Trials[frozenset[str]]:
-    """Replaces two raised fusion groups by one other, as often as the tolerance is still met.
+    """Replaces two raised fusion groups by another one, again and again, while the tolerance is still met.
 
     The start must be a set that passes. An exchange takes at most 16 evaluations and a `revert_unneeded_groups` pass.
 

@@ -30,7 +30,7 @@ _MAX_KEPT_WEIGHT_BYTES = 1 << 28
 
 
 def sort_by_dependency(network: Network) -> list[FusionGroup | Layer]:
-    """Returns fusion groups and ungrouped layers in an order in which each follows everything that it reads.
+    """Returns fusion groups and ungrouped layers in dependency order: each follows the producers of its inputs.
 
     Raises:
         TrtTuiError: the groups depend on each other in a cycle.
@@ -253,7 +253,8 @@ def _add_network_inputs(emitter: NodeEmitter) -> None:
 def _emit_test_branch(
     emitter: NodeEmitter, flow_emitter: ControlFlowEmitter | DataFlowEmitter, requested_outputs: frozenset[str]
 ) -> dict[str, ir.Value]:
-    """Emits the branch that is compared with the reference; returns its tensors by their names in the network."""
+    """Emits the branch that executes the config and is compared with the reference. Returns its tensors by network
+    name."""
     network = emitter.network
     shared = {info.name for info in network.inputs} | network.static_tensors
     test_tensors = {name: value for name, value in emitter.values.items() if name in shared}

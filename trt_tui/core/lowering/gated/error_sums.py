@@ -489,9 +489,8 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         return self._emit_if(finite, (row, fast), self._emit_float64_row(flat, reference), nodes)
 
     def _emit_float64_row(self, test_value: ir.Value, reference_value: ir.Value) -> tuple[ir.Value, Nodes]:
-        """Returns a row in float64 and the nodes that compute it. NaN and Inf that only the test has are counted and
-        excluded.
-        """
+        """Returns a row in float64 and the nodes that compute the row. NaN and Inf of the test tensor alone are counted
+        and excluded."""
         nodes: Nodes = []
 
         def add_operator(operator: str, *inputs: ir.Value) -> ir.Value:
@@ -702,7 +701,7 @@ class ComparedTensor:
 
 
 def _find_chunk_length(network: Network, compared_tensor: ComparedTensor) -> int:
-    """Returns a divisor of the length of every row that is near the square root of the length."""
+    """Returns a divisor of the row length near its square root."""
     row_length = 1
     sliced_axes = {axis for axis, _, _ in compared_tensor.slices}
     for axis, size in enumerate(network.shape(compared_tensor.tensor) or ()):

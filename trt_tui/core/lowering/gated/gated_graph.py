@@ -130,7 +130,7 @@ class GatedGraphInputs:
         self.weight_inputs[name] = weight_input
 
     def find_channel_divisor_input(self, tensor: str) -> ir.Value | None:
-        """Returns the input for the channel divisors of a tensor; None if no move can scale its channels."""
+        """Returns the graph input with the channel divisors of a tensor; None if no move can scale the channels."""
         if tensor in self._scaled_shapes and tensor not in self._channel_factors:
             factors = self._emitter.add_input(
                 f"factors/{len(self._channel_factors)}", ir.DataType.FLOAT, ir.Shape(self._scaled_shapes[tensor])
@@ -375,9 +375,7 @@ class GatedGraph:
         inputs_are_rounded: bool,
         uses_norm_operator: bool,
     ) -> Mapping[str, np.ndarray]:
-        """Returns the gates and scales of a group; the same arrays as before if nothing that they depend on has
-        changed.
-        """
+        """Returns the gates and scales of a group; the cached arrays if their inputs have not changed."""
         key = (group_lowering.precision, group_lowering.boundary_type, inputs_are_rounded, uses_norm_operator)
         cached = self._group_feed_cache.get(group.name)
         if cached is not None and cached[0] == key and cached[1] is group_lowering.scales:

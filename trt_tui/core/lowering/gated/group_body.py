@@ -242,7 +242,7 @@ class PrecisionBody(GroupBody):
         return node.outputs
 
     def is_rounded_at_input(self, layer: Layer, tensor: str) -> bool:
-        """Returns True if a layer must round a tensor from outside the group before it reads it.
+        """Returns True if a layer must round an input tensor from outside the group.
 
         A copy of a large constant, such as a look-up in an embedding table, is cheaper to round after the copy.
         """
@@ -279,7 +279,7 @@ class PrecisionBody(GroupBody):
                 self.rounded_tensors.add(tensor)
 
     def _can_defer_rounding_to_reader(self, tensor: str) -> bool:
-        """Returns True if a tensor can be rounded after its only reader instead, with the same result."""
+        """Returns True if the result is the same when the only reader of a tensor rounds in place of its producer."""
         users = self.network.consumers.get(tensor, [])
         return (
             len(users) == 1

@@ -138,7 +138,7 @@ def _find_constant_nodes(graph: ir.Graph) -> dict[ir.Node, None]:
 
 
 def _find_ids_of_needed_values(nodes: Sequence[ir.Node], constant_nodes: dict[ir.Node, None]) -> set[int]:
-    """Returns the ids of the values that nodes read, and of the values that the constant nodes before them read."""
+    """Returns the ids of all values that some nodes and the constant nodes before them read."""
     needed = {id(value) for node in nodes for value in list_values_read_by_node(node)}
     for node in reversed(constant_nodes):
         if any(id(value) in needed for value in node.outputs):
@@ -208,7 +208,7 @@ def _iterate_element_counts_at_cuts(nodes: list[ir.Node], for_device: bool) -> I
 
 
 def _must_stay_in_piece(value: ir.Value) -> bool:
-    """Returns True for a value that can be the size of a tensor, and for text. Text cannot be stored on a device."""
+    """Returns True for a value that may be a tensor size, and for text, which cannot be stored on a device."""
     is_integer = value.dtype in (ir.DataType.INT32, ir.DataType.INT64)
     return is_integer and (value.shape is None or len(value.shape) <= 1) or value.dtype is ir.DataType.STRING
 

@@ -6,7 +6,7 @@ from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelTracer
 
 
 class ChannelRoots:
-    """The root of each channel id: united ids have the same root, and must share a factor.
+    """The roots of all channel ids. United ids have the same root and must share a factor.
 
     Attributes:
         count: One more than the largest root.
@@ -54,7 +54,7 @@ def _signed_node_indices(channel_ids: np.ndarray) -> np.ndarray:
 
 
 def label_connected_components(count: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns a label of each node of a graph from its edges: the smallest node of its connected component."""
+    """Labels each node of a graph with the smallest node of its connected component."""
     labels = np.arange(count)
     while True:
         smaller = np.minimum(labels[first], labels[second])

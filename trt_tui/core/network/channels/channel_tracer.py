@@ -131,9 +131,8 @@ class ChannelTracer(SizeReader):
             self.mark_unscaled(self.channel_ids.get(info.name), f"{info.name} is an output of the network")
 
     def _trace_layer(self, layer: Layer) -> dict[str, np.ndarray] | str:
-        """Returns the channel ids of a layer's outputs, or the reason why the layer does not commute; "" if no rule
-        fits.
-        """
+        """Returns the channel ids of a layer's outputs, or the reason why factors cannot pass the layer; "" if no rule
+        fits."""
         rule = self._rules.get(layer.op_type)
         is_followed = (
             layer.kind is LayerKind.COPY or layer.kind is LayerKind.COMPUTE and layer.name in (self.grouped_layers)
@@ -206,7 +205,7 @@ class ChannelTracer(SizeReader):
         return np.zeros((1,) * len(self._shape(tensor) or ()), np.int64) if channel_ids is None else channel_ids
 
     def _divide_constant(self, layer: Layer, index: int, channel_ids: np.ndarray) -> np.ndarray | None:
-        """Makes a constant a producer whose channels are divided like the tensor that it is added to.
+        """Makes an added constant a producer. Its channels are divided like those of the other operand.
 
         Channels with a common value of the constant must share a factor.
 
@@ -299,9 +298,8 @@ class ChannelTracer(SizeReader):
         return self._divide_bias(layer, produced, produced.reshape(1, -1))
 
     def _divide_bias(self, layer: Layer, channel_ids: np.ndarray, result: np.ndarray) -> np.ndarray:
-        """Divides the bias of a layer too, and returns the channel ids of the result; they stay unscaled if it cannot
-        be divided.
-        """
+        """Divides the bias of a layer and returns the channel ids of the result; ids stay unscaled if the bias cannot
+        be divided."""
         bias = layer.inputs[2] if len(layer.inputs) > 2 else ""
         if not bias:
             return result

@@ -17,7 +17,7 @@ Block = tuple[tuple[int, int], tuple[int, int]]
 def reshape_channel_ids(
     channel_ids: np.ndarray, before: Shape, after: Shape, blocks: Sequence[Block]
 ) -> np.ndarray | str:
-    """Returns the channel ids of a reshaped tensor, or the reason why they cannot be followed.
+    """Returns the channel ids after a Reshape, or the reason why the channels cannot be traced through it.
 
     The sizes of blocks with different ids must be known.
     """

@@ -48,8 +48,8 @@ class ShapeDependencies:
                         waiting_by_tensor[name] = _merge_smallest_indices((indices, waiting_by_tensor.get(name, [])))
 
     def find_deadlocked_layer(self, group_layers: Collection[Layer], joining_layers: Collection[Layer]) -> str:
-        """Returns a layer that could never run if more layers joined a group, because it needs a shape inside the
-        group; "" if there is none.
+        """Returns a layer that would wait forever for a shape inside a group if more layers joined it; "" if there is
+        none.
 
         Args:
             group_layers: The present layers of the group.
@@ -103,7 +103,7 @@ class FusionRuleMatch:
 
 
 def needs_fusion_group(graph: LayerGraph, layer: Layer) -> bool:
-    """Returns True if a layer must be in a fusion group: it computes floats that are neither shapes nor constants."""
+    """Returns True if a layer must be in a fusion group because it computes floats other than shapes and constants."""
     return layer.kind in (LayerKind.COMPUTE, LayerKind.COPY, LayerKind.OPAQUE) and any(
         graph.is_fp32(name) for name in layer.outputs
     )

@@ -142,7 +142,7 @@ def _build_group(
 
 
 def _find_shape_layers(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> tuple[str, ...]:
-    """Returns the ungrouped layers that compute shapes for a group from its own tensors, in network order."""
+    """Returns the ungrouped layers that compute shapes for a group from tensors of this group, in network order."""
     graph = grouping.graph
 
     def list_shape_layers(tensors: Iterable[str]) -> list[str]:

@@ -473,7 +473,7 @@ def _find_coarse_weight_scales(file: QuantizedFile) -> Findings:
 
 
 def _find_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) -> tuple[QdqStep, str] | None:
-    """Returns the step of a weight whose one INT8 scale is too coarse for a channel, and the loss of this channel as
+    """Returns the `QdqStep` of a weight whose single INT8 scale is too coarse for a channel, and the channel's loss as
     text.
 
     A channel loses the binary logarithm of 127 divided by its largest quantized value. Channels of zeros do not count.
