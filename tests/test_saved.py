@@ -256,7 +256,7 @@ def test_only_the_owner_reads_what_is_kept_of_sessions(tmp_path):
         session = LocalSession(save_mlp(tmp_path), tmp_path).settled()
         session.close()
         record_recent_session(session, ["mlp.onnx"])
-        with client._open_log() as log:
+        with client._open_log_file() as log:
             log.write(b"printed")
     finally:
         os.umask(before)

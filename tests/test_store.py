@@ -242,7 +242,9 @@ def test_a_record_under_the_name_of_another_is_none(tmp_path):
     cache = FileCache(tmp_path, 1 << 20)
     cache.write(FileCache.make_key("first"), b"1")
     cache.write(FileCache.make_key("second"), b"2")
-    shutil.copy(cache._record_path(FileCache.make_key("first")), cache._record_path(FileCache.make_key("second")))
+    shutil.copy(
+        cache._stored_file_path(FileCache.make_key("first")), cache._stored_file_path(FileCache.make_key("second"))
+    )
     assert cache.read(FileCache.make_key("second")) is None and cache.read(FileCache.make_key("first")) == b"1"
 
 

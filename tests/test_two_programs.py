@@ -88,7 +88,7 @@ def test_logs_of_running_programs_stay_and_old_ones_go(monkeypatch):
     monkeypatch.setattr(
         type(folder), "stat", lambda path, **more: (path.unlink() if path == logs[-1] else None, stat(path, **more))[1]
     )  # another program was first
-    with client._open_log() as stream:
+    with client._open_log_file() as stream:
         assert stream.name != os.devnull
     monkeypatch.undo()
     assert set(folder.glob("*.log")) == {*logs[:12], mine}

@@ -908,7 +908,7 @@ class DeviceResult:
 
     def __init__(self, value: Any, stream: int | None) -> None:
         self.value, self.stream, self.nbytes = value, stream, int(value.tensor_size_in_bytes())
-        self.shape, self.dtype = tuple(value.shape()), _numpy_type(value)
+        self.shape, self.dtype = tuple(value.shape()), _ort_value_dtype(value)
 
     def to_host(self) -> np.ndarray:
         """Returns the result as a host array."""
@@ -1215,10 +1215,10 @@ def _copy_to_device(ort: Any, array: np.ndarray) -> Any:
 
 def _allocate_like(ort: Any, value: Any) -> Any:
     """Returns device memory for a tensor of the same shape and type, an OrtValue."""
-    return ort.OrtValue.ortvalue_from_shape_and_type(value.shape(), _numpy_type(value), DEVICE, 0)
+    return ort.OrtValue.ortvalue_from_shape_and_type(value.shape(), _ort_value_dtype(value), DEVICE, 0)
 
 
-def _numpy_type(value: Any) -> np.dtype:
+def _ort_value_dtype(value: Any) -> np.dtype:
     """Returns the numpy type of the elements of an OrtValue."""
     return np.dtype(NUMPY_TYPES[value.data_type()])
 

@@ -450,7 +450,7 @@ def capability_text(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def capabilities_text(capabilities: tuple[tuple[int, int], ...]) -> str:
+def compute_capabilities_text(capabilities: tuple[tuple[int, int], ...]) -> str:
     return ", ".join(capability_text(capability) for capability in capabilities)
 
 
@@ -644,12 +644,12 @@ def _make_builder_config_loader(
             raise InputError(
                 "there is no GPU to build for",
                 f"{name} builds for a named compute capability",
-                f"Use --compute-capability with one of {capabilities_text(offered)}.",
+                f"Use --compute-capability with one of {compute_capabilities_text(offered)}.",
             )
         if requested is not None and requested not in offered:
             raise InputError(
                 f"{name} {backend.version} does not build for compute capability {capability_text(requested)}",
-                f"it builds for {capabilities_text(offered)}",
+                f"it builds for {compute_capabilities_text(offered)}",
                 "Choose one of them.",
             )
         target_arguments = {"compute_capabilities": [requested]} if requested is not None else {"use_gpu": True}
@@ -1380,7 +1380,7 @@ class TensorRTBackend:
                 if self._device is None
                 else (
                     f"{self.device} has compute capability {capability_text(self._device.compute_capability)}, and the "
-                    f"backend runs on {capabilities_text(self.capabilities.target_compute_capabilities)}"
+                    f"backend runs on {compute_capabilities_text(self.capabilities.target_compute_capabilities)}"
                 )
             )
             raise BackendUnavailableError(

@@ -237,10 +237,10 @@ def methods(
     from trt_tui.cli.headless_session import measure_range_methods, open_session
     from trt_tui.core.calibration.range_methods import RANGE_METHODS
     from trt_tui.session.comparison_report import (
+        best_method_missed_target_reason,
         find_best_range_method,
         method_comparison_record,
         method_comparison_table,
-        method_missed_target_reason,
     )
 
     names = (
@@ -278,7 +278,7 @@ def methods(
         if "-" not in (json_path, markdown_path) and not miss_text:
             best, title = find_best_range_method(session)
             print_messages(f"The best is {best.method}, by {title}: select it with --calib-method {best.method}.")
-        if target_miss := method_missed_target_reason(session):
+        if target_miss := best_method_missed_target_reason(session):
             print_messages(f"Target not met by any method: {target_miss}")
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 

@@ -50,7 +50,7 @@ class _BackgroundProcess(ChildProcess):
 
     def __init__(self) -> None:
         self._oom_kills_before = count_oom_kills()
-        with _open_log() as log:
+        with _open_log_file() as log:
             self._log_size_before = log.tell()
             super().__init__(
                 "trt_tui.jobs.server",
@@ -211,7 +211,7 @@ class JobClient:
 
 
 @contextlib.contextmanager
-def _open_log() -> Iterator[BinaryIO]:
+def _open_log_file() -> Iterator[BinaryIO]:
     """Opens the log file, or the null device if no log can be written. Old log files are removed first."""
     path = child_log_path()
     try:

@@ -267,7 +267,7 @@ class ErrorSharesMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class CumulativeRaiseMeasured(ResultEvent):
-    """The event with the accuracies of a config with the first 1, 2, ... groups of ``order`` raised to FP32."""
+    """The event with the accuracies of a config after the first 1, 2, ... groups of ``order`` are raised to FP32."""
 
     config: PrecisionConfig
     order: tuple[str, ...]
@@ -280,7 +280,8 @@ ZERO_COST_KEY = "9"
 
 @dataclass(frozen=True)
 class Remedy:
-    """A remedy for a group: the key that selects it, its label, the resulting config, and the accuracy of that config.
+    """A change that may reduce the error of a group, with its key, its label, the resulting config, and the accuracy of
+    that config.
 
     Attributes:
         short_label: The label in at most 15 characters; "" if the label is that short.
@@ -376,7 +377,7 @@ METHOD_COMPARISON = ResultKind[None, RangeMethodComparison]("range methods")
 
 @dataclass(frozen=True)
 class EngineErrorsMeasured(ResultEvent):
-    """The event with the errors inside the engine of a config, or the reason why there are none."""
+    """The event with the errors inside the engine of a config. If there are none, it contains the reason."""
 
     config: PrecisionConfig
     errors: EngineErrors
@@ -384,7 +385,7 @@ class EngineErrorsMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class EngineBuilt(Event):
-    """The event with the engine of a config, or the reason why there is none."""
+    """The event with the engine of a config. If there is no engine, it contains the reason."""
 
     config: PrecisionConfig
     result: EngineResult
@@ -400,7 +401,7 @@ class ExportedFileExecuted(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class StoredResultsLoaded(ResultEvent, changes_rows=False):
-    """The event with stored results of a config, which an earlier run of the program measured."""
+    """The event with the results of a config that an earlier run of the program has stored."""
 
     config: PrecisionConfig
     runs: Mapping[RunKind, RunResult]
@@ -509,7 +510,8 @@ class JobStarted(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class JobDone(Event, changes_rows=False):
-    """The event that is sent when a job is done, or when a newer request of its kind has replaced the job."""
+    """The event that is sent when a job is done. It is also sent if a newer request of the same kind replaces the
+    job."""
 
     was_replaced: bool = False
 

@@ -67,13 +67,13 @@ class FileCache:
 
     def read(self, key: str) -> bytes | None:
         """Returns the bytes stored under a key; None if there are none."""
-        path = self._record_path(key)
+        path = self._stored_file_path(key)
         try:
             with open_regular_file(path, max_bytes=MAX_BINARY_BYTES) as stream:
                 checksum, data = stream.read(_CHECKSUM_BYTES), stream.read()
         except (OSError, InputError, MemoryError):  # the value is measured again
             return None
-        if checksum != _record_checksum(key, data):
+        if checksum != _stored_file_checksum(key, data):
             print(
                 f"The stored record {path} is damaged: its checksum does not match. It is measured again.",
                 file=sys.stderr,
@@ -85,11 +85,11 @@ class FileCache:
         return data
 
     def write(self, key: str, data: bytes) -> None:
-        path = self._record_path(key)
+        path = self._stored_file_path(key)
         with contextlib.suppress(OSError, InputError):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open_atomic_writer(path) as stream:
-                stream.write(_record_checksum(key, data))
+                stream.write(_stored_file_checksum(key, data))
                 stream.write(data)
 
     def trim_to_size_limit(self) -> None:
@@ -110,7 +110,7 @@ class FileCache:
                 path.unlink()
             total -= size
 
-    def _record_path(self, key: str) -> Path:
+    def _stored_file_path(self, key: str) -> Path:
         return self.folder / key[:2] / key
 
 
@@ -189,7 +189,7 @@ def _hash_key_parts(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def _record_checksum(key: str, data: bytes) -> bytes:
+def _stored_file_checksum(key: str, data: bytes) -> bytes:
     """Returns the checksum of a stored file. The checksum covers the key, so that a renamed file is detected."""
     total = hashlib.sha256(key.encode())
     total.update(data)

@@ -197,7 +197,11 @@ def _comparison_sections(session: SessionState, runs_with_groups: Sequence[str])
         ),
         Section(
             "Engine preview",
-            [preview_lines(session, {run: _run_title_text(session, run) for run in session.list_distinct_runs()})],
+            [
+                preview_difference_lines(
+                    session, {run: _run_title_text(session, run) for run in session.list_distinct_runs()}
+                )
+            ],
         ),
         *(
             Section(
@@ -284,7 +288,7 @@ def _target_outcome_text(session: SessionState, run: str, accuracy: Accuracy) ->
 
 
 def _outcome_reason_lines(session: SessionState) -> list[str]:
-    """Returns a line for each uncertain result, and for each that fails for other reasons than its value alone."""
+    """Returns a line for each result with reasons: uncertain ones, and failures that the value alone does not explain."""
     lines = []
     for run in session.list_distinct_runs():
         title = _run_title_text(session, run)
@@ -356,7 +360,7 @@ def _list_reported_runs(session: SessionState) -> list[ReportedRun]:
 
 def accuracy_table(session: SessionState, runs: Sequence[ReportedRun]) -> Table:
     """Returns the table of some runs: a header, and a row for each judged output of a run."""
-    columns = list_run_columns("runs", metric_titles(session))
+    columns = list_run_columns("runs", metric_column_titles(session))
     rows = [["run", "output", *(column.title for column in columns), ""]]
     for title, row, run, missing_text in runs:
         if missing_text:
@@ -496,9 +500,9 @@ def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
     return share_text if math.isfinite(error_share.fraction) else "NaN/Inf in FP32", str(error_share.samples)
 
 
-def preview_lines(session: SessionState, run_titles: Mapping[str, str]) -> list[str]:
-    """Returns, for each run, the number of fusion groups in another precision than requested, and the builder's
-    warnings.
+def preview_difference_lines(session: SessionState, run_titles: Mapping[str, str]) -> list[str]:
+    """Returns a line for each run: the number of fusion groups whose previewed precision differs from the requested
+    one, and the builder's warnings.
 
     If a run has no preview, the line contains the reason.
 
@@ -543,7 +547,7 @@ def stage_section(session: SessionState) -> Section:
     if not stages:
         return Section("", [])
     production = next((stage for stage, _ in stages if stage.run.name == PRODUCTION_STAGE), None)
-    columns, errors = list_run_columns("stages", metric_titles(session)), list_error_run_columns("stages")
+    columns, errors = list_run_columns("stages", metric_column_titles(session)), list_error_run_columns("stages")
     titles, previous_titles = [column.title for column in columns], [column.title for column in errors]
     rows = [["stage", *titles[:-1], f"to the stage before: {previous_titles[0]}", *previous_titles[1:], titles[-1], ""]]
     lines, engine_parts = [], list[Block]()
@@ -783,14 +787,14 @@ def _choose_method_ranking(session: SessionState) -> tuple[str, Callable[[Accura
         and target.output_name is None
     ):
         return "SQNR", _worst_sqnr_score
-    headings = {_metric_heading(name) for row in rows for name in list(row.accuracy.metric)[:1]}
+    headings = {_metric_function_name(name) for row in rows for name in list(row.accuracy.metric)[:1]}
     if target.kind == "metric" and target.part_name is None and len(headings) == 1:
         return headings.pop(), target.margin_score
     output_text = f" of {target.output_name}" if target.output_name is not None else ""
     return f"{target.column_title}{output_text}", target.margin_score
 
 
-def _metric_heading(metric_name: str) -> str:
+def _metric_function_name(metric_name: str) -> str:
     """Returns the function name of a metric that is given as ``FILE.py:FUNCTION``."""
     return metric_name.rpartition(":")[2]
 
@@ -808,7 +812,7 @@ def method_comparison_table(session: SessionState) -> list[list[str]]:
         _choose_method_ranking(session)[0],
     )
     names = list(dict.fromkeys(name for row in comparison.rows for name in list(row.accuracy.metric)[:1]))
-    titles = ["method", "SQNR", "worst sample", *map(_metric_heading, names)]
+    titles = ["method", "SQNR", "worst sample", *map(_metric_function_name, names)]
     own_targets = [target] if target is not None and ranking_title not in titles else []
     table = [[*titles, *[ranking_title] * len(own_targets), *(["target"] if target is not None else []), "s"]]
     for row in comparison.rows:
@@ -845,7 +849,7 @@ def find_best_range_method(session: SessionState) -> tuple[ev.RangeMethodResult,
     return max(_require_method_comparison(session).rows, key=ranking_key), title
 
 
-def method_missed_target_reason(session: SessionState) -> str:
+def best_method_missed_target_reason(session: SessionState) -> str:
     """Returns the reason why the best range method misses an explicit target.
 
     "" if any method meets the target, or the outcome is unknown.
@@ -877,8 +881,8 @@ def method_comparison_record(session: SessionState) -> dict[str, Any]:
     return {"calibration_methods": rows, "best": best.method, "ranked_by": title}
 
 
-def metric_titles(session: SessionState) -> dict[str, str]:
-    """Returns the titles of the columns of the metric, the agreement and the samples; "" hides a column.
+def metric_column_titles(session: SessionState) -> dict[str, str]:
+    """Returns the titles of the columns of the metric, the agreement and the samples. The title "" hides a column.
 
     At most one of metric and agreement is shown, and the samples only if a run is not judged on all that are in use.
     """

@@ -57,7 +57,7 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
         f"  {line}"
         for line in (
             search_method_text(ended),
-            *evidence_lines(session, ended, request),
+            *search_evidence_lines(session, ended, request),
             *(line for remark in ended.remarks for line in remark.splitlines()),
         )
     ]
@@ -136,7 +136,7 @@ def _search_headline(ended: SearchEnded, request: FindMixedPrecisionConfig) -> s
     return f"{tolerances}: {description}"
 
 
-def evidence_lines(session: Session, ended: SearchEnded, request: FindMixedPrecisionConfig) -> list[str]:
+def search_evidence_lines(session: Session, ended: SearchEnded, request: FindMixedPrecisionConfig) -> list[str]:
     """Returns lines about the evidence of a search: the reference, the results, and their confirmation.
 
     The results are those of the simulation, of the executed export, and on held-out samples. The last line states

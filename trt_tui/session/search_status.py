@@ -118,7 +118,7 @@ class SearchStatus:
         return {**dict.fromkeys(ranges, f"search:{self.request.method}"), **reasons}
 
     def find_move_reasons(self, config: PrecisionConfig) -> dict[str, str]:
-        """Returns the reason for each change of a config that the search offers, by group name or tensor."""
+        """Returns the reason for each change that leads to a config of the search, by group name or tensor."""
         if config == self.best_config:
             return self.move_reasons
         start_moves = self.request.config.moves

@@ -1091,7 +1091,7 @@ class Session(SessionState):
         )
 
     def adopt_search_config(self, config: PrecisionConfig, evaluation: Evaluation | None) -> bool:
-        """Makes a config that the search offers the current config, as one change.
+        """Makes a config of the search page the current config, as one change.
 
         Args:
             evaluation: The evaluation of the config in the search; None if there is none.

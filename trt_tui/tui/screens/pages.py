@@ -368,14 +368,15 @@ class HelpPage(Dialog):
         choices.highlighted = next((index for index, choice in enumerate(options) if choice.id is not None), None)
 
     def _is_term_name(self, search_terms: list[str]) -> bool:
-        """Returns True if the typed text is the name of a word and no key; words are listed first then."""
+        """Returns True if the typed text is the name of a word and not of a key. In this case words are listed
+        first."""
         text = " ".join(search_terms)
         return any(term.is_named(text) for terms in self.terms.values() for term in terms) and not any(
             text == key_text(key) for action in self.actions for key in get_action_keys(action.id)
         )
 
     def _build_term_options(self, search_terms: list[str]) -> list[Option]:
-        """Returns the entries of the words that match all typed words. Words with exactly this name are first."""
+        """Returns the entries of the words that match all typed words. A word with exactly the typed name is first."""
         text, options = " ".join(search_terms), list[Option]()
         self._listed_terms = {}
         for heading, terms in sorted(

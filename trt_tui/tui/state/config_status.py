@@ -334,7 +334,7 @@ def target_gauge_line(session: Session, width: int, is_marked: bool = True) -> L
     bar_width = min(MAX_GAUGE_CELLS, width - 1 - cell_width(text))
     if bar_width < MIN_GAUGE_CELLS:
         return []
-    bar = bar_text(_reached_fraction(target, accuracy, margin), bar_width)
+    bar = bar_text(_reached_target_fraction(target, accuracy, margin), bar_width)
     filled = bar.rstrip()
     return [
         (f" {filled}", "good" if margin >= 0 else "plot"),
@@ -343,7 +343,7 @@ def target_gauge_line(session: Session, width: int, is_marked: bool = True) -> L
     ]
 
 
-def _reached_fraction(target: Target, accuracy: Accuracy, margin: float) -> float:
+def _reached_target_fraction(target: Target, accuracy: Accuracy, margin: float) -> float:
     """Returns the fraction of the way to a target that a value has reached, from 0 to 1. The way begins at the value 0,
     or for an upper bound at infinity."""
     value = target.measured_value(accuracy)

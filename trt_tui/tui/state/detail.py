@@ -318,7 +318,7 @@ def detail_lines(
 
 
 def row_note(row: UngroupedRow | SmallSharesRow | OtherNodesRow) -> str:
-    """Returns a sentence about a row without a precision of its own, such as the row of very small shares."""
+    """Returns a sentence about a row that has no precision, such as the row of very small shares."""
     if isinstance(row, UngroupedRow):
         return row.refusal_reason or "this row has no selectable precision"
     return (
@@ -600,8 +600,8 @@ def row_implementation_texts(row_values: RowValues, row: object) -> list[str]:
 
 
 def _scope_implementation_text(row_values: RowValues, scope: Scope) -> str:
-    """Returns the numbers of a scope's fusion groups by precision in the preview, else in the engine; "" if none is
-    known.
+    """Returns the number of a scope's fusion groups in each precision, from the preview or else the engine; "" if
+    neither is known.
 
     The text also contains the number of groups in another precision than requested.
     """

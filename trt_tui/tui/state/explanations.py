@@ -464,7 +464,7 @@ def _header_sample_texts(session: Session) -> tuple[str, list[str]]:
 
 
 def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColumn) -> Explanation:
-    """Returns the explanation of a value of the summary table."""
+    """Returns the explanation of a value in the summary table."""
     value = find_span_text(row.line, column.start).strip(" │")
     title, run_text = column.title, _run_text(session, row)
     is_config = row.kind == "config" or row.kind not in ("fp32", *RUN_TITLES)
@@ -515,14 +515,14 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
 def _find_column_target(session: Session, title: str) -> Target | None:
     """Returns a target that bounds the value in a column of the summary table; None if the value has no confidence
     interval."""
-    metric_titles = [name.rpartition(":")[2][:7] for name in list(session.results.reference_metric)[:1]]
+    metric_column_titles = [name.rpartition(":")[2][:7] for name in list(session.results.reference_metric)[:1]]
     kinds = {
         "SQNR": "sqnr",
         engine_texts.built_column_title(session): "sqnr",
         f"{EXPORTED} SQNR": "sqnr",
         "top-1": "agreement",
         MARGIN_MARK: find_displayed_target(session).kind,
-        **dict.fromkeys(metric_titles, "metric"),
+        **dict.fromkeys(metric_column_titles, "metric"),
     }
     return Target(kinds[title], 0.0) if title in kinds else None
 

@@ -23,7 +23,7 @@ from trt_tui.formatting import (
 )
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.results import find_decisive_outcome
-from trt_tui.session.search_report import evidence_lines, search_method_text
+from trt_tui.session.search_report import search_evidence_lines, search_method_text
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, clip_line
@@ -305,7 +305,7 @@ def search_check_texts(session: Session, search_status: SearchStatus, option: Se
         return []
     missed_text = _missed_check_text(session, search_status, option.config)
     if option.config == end_event.result.config:
-        evidence = evidence_lines(session, end_event, search_status.request)
+        evidence = search_evidence_lines(session, end_event, search_status.request)
         texts = [part for text in evidence for part in text.split("; ")]
         texts += [missed_text] if not any(missed_text in text for text in evidence) else []
     else:

@@ -126,7 +126,8 @@ def short_jobs_line_forms(session: Session, stop_key: str) -> list[Line]:
 
 
 def wide_jobs_line(session: Session, width: int, stop_key: str) -> Line:
-    """Returns a line with the running jobs, their progress bars, and the number of waiting jobs; empty without jobs."""
+    """Returns a line with the running jobs, their progress bars and the number of waiting jobs. Without jobs, the line
+    is empty."""
     running_jobs, waiting_jobs = split_running_and_waiting_jobs(session)
     listed_jobs = running_jobs or waiting_jobs[:1]
     unlisted_count = len(running_jobs) + len(waiting_jobs) - len(listed_jobs)

@@ -312,7 +312,7 @@ def fit_summary_table(session: Session, width: int) -> SummaryTable:
 
 
 def list_summary_columns(session: Session, width: int) -> list[SummaryColumn]:
-    """Returns the displayed columns with values."""
+    """Returns the displayed columns of the summary table that have values."""
     return [column for column in fit_summary_table(session, width).columns if column.kind != "bar"]
 
 
