@@ -506,9 +506,9 @@ def test_fp16_overflow_is_counted_and_named(analysed):
     group = analysis.network.groups[0]
     found = last(measure_group_errors(analysis, {"fp16": FP16, "fp32": FP32}, {}))
     errors_ = found["fp16"][group.name]
-    assert "reaches 1.2e5, beyond FP16's 65504" in errors_.warning and "arise here" in errors_.warning
+    assert "reaches 1.2e5, beyond FP16's 65504" in errors_.warning_text and "arise here" in errors_.warning_text
     assert errors_.accumulated.inf == 4 and errors_.accumulated.sqnr_db is None
-    assert found["fp32"][group.name].warning == ""
+    assert found["fp32"][group.name].warning_text == ""
     verdict = last(analysis.measure_accuracy(FP16, {}))
     assert verdict.nonfinite_count == 4 and verdict.outputs["y"].worst_index == 0 and math.isinf(verdict.judged_error)
     assert sum(share.fraction for share in measure_shares(analysis, FP16, {}).values()) == 1.0
@@ -534,7 +534,7 @@ def test_infinities_of_a_mask_exceed_nothing(analysed, largest, over, said):
     if not over:
         assert 60 < found.accumulated.sqnr_db < 90
         assert found.isolated.sqnr_db == pytest.approx(found.accumulated.sqnr_db)
-    assert found.warning.startswith(said) and bool(found.warning) is bool(said) and found.fp16_over == over
+    assert found.warning_text.startswith(said) and bool(found.warning_text) is bool(said) and found.fp16_over == over
     assert found.fp16_state == ("overflows" if over else "overflows without effect")
     if not over:
         assert found.fp16_finding == (
@@ -560,7 +560,7 @@ def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
         found = last(
             measure_group_errors(analysed(single("Relu", scale), ones), {"fp16": FP16}, {}, with_isolated=False)
         )["fp16"]
-        assert found[group].warning == f"{said}; BF16 has the range of FP32"
+        assert found[group].warning_text == f"{said}; BF16 has the range of FP32"
         assert all(one.isolated is None and one.accumulated is not None for one in found.values())
 
 
@@ -677,7 +677,7 @@ def test_a_device_takes_the_same_errors_at_the_groups(analysed, monkeypatch, mak
                 one.fp16_over,
                 pytest.approx(one.fp16_under, abs=2),
             )
-            assert other.warning == one.warning
+            assert other.warning_text == one.warning_text
             for kind in ("accumulated", "isolated"):
                 flow, data = getattr(one, kind), getattr(other, kind)
                 assert (data.nan, data.inf) == (flow.nan, flow.inf)

@@ -327,8 +327,8 @@ def test_the_overflow_of_the_product_is_mended_and_its_headroom_said(opened, bac
         errors[name] = last.value["config"]["/qk/MatMul"]
     largest = errors["behind"].fp16_largest
     assert largest > 65504 and errors["front"].fp16_largest == pytest.approx(largest * DIM**-0.5, rel=1e-3)
-    assert "zero-cost remedy: its scale in front (9), distance" in errors["behind"].warning
-    assert "zero-cost remedy" not in errors["front"].warning
+    assert "zero-cost remedy: its scale in front (9), distance" in errors["behind"].warning_text
+    assert "zero-cost remedy" not in errors["front"].warning_text
     reached = {name: any("MatMul /qk/MatMul reaches" in caveat.text for caveat in caveats[name]) for name in caveats}
     assert reached == {"behind": True, "front": False}, "of the product itself; its partial sums have a bound only"
 

@@ -292,7 +292,7 @@ def test_a_depthwise_conv_reads_and_produces_one_channel_each(opened):
         for constant in (*scaling.producers, *scaling.readers)
         if constant.port == ("/1/Conv", 1)
     ]
-    assert [(constant.shape, constant.axis) for constant in depthwise] == [((8, 1, 1, 1), 0)] * 2
+    assert [(constant.shape, constant.divisor_axis) for constant in depthwise] == [((8, 1, 1, 1), 0)] * 2
 
 
 def test_a_grouped_conv_maps_the_channels_of_its_groups(opened):

@@ -342,7 +342,7 @@ def test_an_overflow_that_a_later_layer_hides_is_no_doubt(analysed, backend, for
         assert judge_accuracy([parse_target("sqnr>=40")], accuracy).outcome is Outcome.PASS
         errors = [*measure_group_errors(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]
         [found] = [item for item in errors.values() if item.has_overflow]
-        assert found.fp16_state == "overflows without effect" and found.warning == ""
+        assert found.fp16_state == "overflows without effect" and found.warning_text == ""
         assert ", beyond FP16's 65504; " in found.fp16_finding and " /hide/" in found.fp16_finding
         assert found.fp16_finding.endswith(", so no judged output changes on these samples")
         network = analysis.network

@@ -167,8 +167,8 @@ def keys_of(network, target=None, precision=None):
 @pytest.mark.parametrize("key", KNOWN_DEFECTS)
 def test_each_row_has_a_source_and_a_way_round(key):
     defect = KNOWN_DEFECTS[key]
-    assert defect.sources and all(
-        re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", source) for source in defect.sources
+    assert defect.source_urls and all(
+        re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", source) for source in defect.source_urls
     )
     assert defect.workaround[0].isupper() and defect.workaround.endswith(".") and len(defect.workaround.split()) <= 25
     assert defect.symptom and not defect.symptom.endswith(".") and defect.component in ("parser", "builder")

@@ -146,7 +146,7 @@ def test_a_fusion_barrier_takes_apart_what_was_one_kernel(named_network, network
     assert told.list_precision_independent_remarks(network.get_group(group)) == marks and len(after.kernels) > len(
         before.kernels
     )
-    replaced = done.description.partition(" instead of ")[2]
+    replaced = done.added_kernels_text.partition(" instead of ")[2]
     assert any(layer in replaced for layer in network.get_group(group).layers) or not done.removed_kernels
     assert not told.list_precision_independent_remarks(network.groups[-1])
 
@@ -238,7 +238,7 @@ def test_layers_of_a_kernel_in_the_scope_of_its_first_stand_without_it() -> None
         (("Add", "Mul"), "Add, Mul"),
         (("/Add", "/a/Mul"), "/Add, /a/Mul"),
     ):
-        assert Kernel("kgen", ("FP16",), ("FP16",), nodes).description == f"kgen FP16 > FP16: {said}"
+        assert Kernel("kgen", ("FP16",), ("FP16",), nodes).kernel_text == f"kgen FP16 > FP16: {said}"
 
 
 def test_a_softmax_inside_an_attention_leaves_its_kernels_and_its_scores_take_it_apart(recorded) -> None:

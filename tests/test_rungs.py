@@ -123,7 +123,7 @@ def test_a_message_that_names_nothing_and_too_many_tries_lead_to_the_next_rung(r
     assert (
         eased == BuildAttempt(LOWEST_EFFORT)
         and eased.has_requested_precisions
-        and attempt_lines([eased], {}) == [f"{eased.description}: built"]
+        and attempt_lines([eased], {}) == [f"{eased.changes_text}: built"]
     )
     assert ladder(resnet, INT8, eases=True).choose_next_attempt(eased, "Assertion engine failed.") == BuildAttempt(
         PREFERRED_PRECISIONS

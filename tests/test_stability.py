@@ -103,9 +103,9 @@ def test_a_batch_of_which_a_sample_differs_alone_is_named(command, engine, tmp_p
 def test_a_spread_has_its_largest_sample_and_says_which_engine_has_nan() -> None:
     errors = {"a": ErrorMetrics(sqnr_db=50.0), "b": ErrorMetrics(nan=3)}
     spread = OutputSpread("y", errors, 3, 7.25, 0.5, 8, 3)
-    assert "b NaN" in spread.description and "most at sample 3: 7.2 dB" in spread.description
+    assert "b NaN" in spread.spread_text and "most at sample 3: 7.2 dB" in spread.spread_text
     infinite = OutputSpread("y", {"a": ErrorMetrics(inf=2), "b": ErrorMetrics()}, elements=8, different_elements=2)
-    assert "a Inf, b –" in infinite.description, "Inf and an unknown SQNR are not called NaN"
+    assert "a Inf, b –" in infinite.spread_text, "Inf and an unknown SQNR are not called NaN"
 
 
 NAN, INF = np.nan, np.inf
@@ -141,12 +141,12 @@ def spread_of(first, second, reference=((1, 2, 3), (4, 5, 6)), dtype=np.float32)
 )
 def test_engines_that_differ_in_nan_or_inf_are_not_equal(first, second, different, nonfinite, largest) -> None:
     for spread in (spread_of(first, second), spread_of(second, first)):
-        assert not spread.is_equal and spread.different_elements == different and spread.elements == 6
+        assert not spread.has_equal_results and spread.different_elements == different and spread.elements == 6
         assert spread.nonfinite_differences == nonfinite and spread.max_difference == largest
-        assert spread.spread_db == INF and "equal" not in spread.description
-        assert f"spread without limit (a {spread.errors['a'].sqnr_text('')}" in spread.description
-        assert f"{different} of 6 elements differ" in spread.description
-        assert (f"{nonfinite} of them by NaN or Inf" in spread.description) == (nonfinite > 0)
+        assert spread.spread_db == INF and "equal" not in spread.spread_text
+        assert f"spread without limit (a {spread.errors['a'].sqnr_text('')}" in spread.spread_text
+        assert f"{different} of 6 elements differ" in spread.spread_text
+        assert (f"{nonfinite} of them by NaN or Inf" in spread.spread_text) == (nonfinite > 0)
         record = Variation(("a", "b"), (spread,)).to_record()
         output = json.loads(json.dumps(record, allow_nan=False))["outputs"]["y"]
         assert output["different_elements"] == different and output["nonfinite_differences"] == nonfinite
@@ -155,12 +155,12 @@ def test_engines_that_differ_in_nan_or_inf_are_not_equal(first, second, differen
 
 def test_a_sample_with_nan_in_one_engine_is_the_worst() -> None:
     spread = spread_of(((1, 2, 3.5), (4, 5, 6)), ((1, 2, 3.1), (4, 5, NAN)))
-    assert spread.worst_sample == SampleName(1) and "most NaN or Inf at sample #1" in spread.description
+    assert spread.worst_sample == SampleName(1) and "most NaN or Inf at sample #1" in spread.spread_text
 
 
 def test_engines_with_the_same_nan_and_inf_are_equal() -> None:
     same = ((NAN, INF, -INF), (4, 5, 7))
-    assert spread_of(same, same).description == "y: equal in every bit"
+    assert spread_of(same, same).spread_text == "y: equal in every bit"
     assert spread_of(same, same).spread_db == 0.0
     large = spread_of(((1, 2, 2**60), (4, 5, 6)), ((1, 2, 2**60 + 1), (4, 5, 6)), dtype=np.int64)
     assert large.different_elements == 1, "float64 cannot distinguish these integers"

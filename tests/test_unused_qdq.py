@@ -161,7 +161,7 @@ def test_they_get_the_type_that_they_run_in_and_one_preview_shows_what_that_save
         ("precision", group): PrecisionMove(precision, PREVIEW_REASON) for group, (precision, _) in unused.items()
     }
     count = f"{len(unused)} layer{'s' if len(unused) > 1 else ''}"
-    assert removal.summary == (
+    assert removal.savings_text == (
         f"Took the Q/DQ of {count} out: {kernels[0]} to {kernels[1]} kernels, "
         f"{conversions[0]} to {conversions[1]} conversions"
     )
@@ -240,7 +240,7 @@ def test_a_built_engine_counts_more_than_a_preview(recorded) -> None:
     assert UP in reasons and CELU not in reasons and reasons[UP] == "runs in INT8 in the built engine"
     found = find_unused_quantization(network, ALL_INT8, before, reasons)
     assert {one.group_name: one.fixed_reason for one in found} == {UP: reasons[UP], CELU: ""}
-    assert found[0].description.endswith("; runs in INT8 in the built engine")
+    assert found[0].finding_text.endswith("; runs in INT8 in the built engine")
 
 
 def test_a_product_in_int8_keeps_unfused_qdq(named_network) -> None:
@@ -346,13 +346,13 @@ def test_a_removal_says_what_was_measured_and_nothing_else(recorded) -> None:
         "removed": True,
     }
     measured = replace(removal, accuracies=(accuracy_of(27.8), accuracy_of(30.5)), latencies_ms=(1.5, 1.25))
-    assert measured.summary == (
-        f"{removal.summary}, ~27.8 to ~30.5 dB, {milliseconds_text(1.5)} to {milliseconds_text(1.25)}"
+    assert measured.savings_text == (
+        f"{removal.savings_text}, ~27.8 to ~30.5 dB, {milliseconds_text(1.5)} to {milliseconds_text(1.25)}"
     )
     assert measured.to_record() | record == measured.to_record() and measured.to_record()["latency_ms"] == [1.5, 1.25]
     assert measured.to_record()["simulated_sqnr_db"] == [27.8, 30.5]
     rejected = replace(measured, rejection="because the engine would be slower")
-    assert rejected.to_record()["removed"] is False and rejected.summary.startswith(
+    assert rejected.to_record()["removed"] is False and rejected.savings_text.startswith(
         "The Q/DQ of 2 layers stay, because the engine would be slower: without them 15 to 14 kernels"
     )
 
@@ -422,7 +422,7 @@ def test_the_job_sends_the_config_with_the_accuracy_of_both(worker, standin_prev
     accuracies = tuple(accuracy_measured(opened_worker, config) for config in (ALL_INT8, changed))
     assert removed.removal.accuracies == accuracies
     before, after = (accuracy.worst_errors.sqnr_db for accuracy in accuracies)
-    assert after > before and f"~{before:.1f} to ~{after:.1f} dB" in removed.removal.summary
+    assert after > before and f"~{before:.1f} to ~{after:.1f} dB" in removed.removal.savings_text
     (again,) = of(opened_worker.answer(rq.RemoveUnusedQdq(changed)), ev.UnusedQdqRemoved)
     assert again.removal.config == changed and not again.removal.groups and again.removal.accuracies is None
 

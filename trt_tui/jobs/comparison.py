@@ -1333,7 +1333,7 @@ def run_qdq_removal_job(
     client = PreviewClient(workspace, store, reporter, workspace.ranges)
     preview = yield from client.preview_config(config)
     if preview.refusal is not None:
-        raise InputError("the config has no preview", preview.refusal.description, preview.refusal.next_step)
+        raise InputError("the config has no preview", preview.refusal.refusal_text, preview.refusal.next_step)
     removal = yield from remove_all_unused_qdq(
         workspace.network, config, preview, client.preview_config, request.fixed_reasons
     )

@@ -654,7 +654,7 @@ def run_write_engine_job(
             for name, shapes in data_shapes.items()
         ),
     )
-    deviation = "" if engine.attempts[-1].has_requested_precisions else engine.attempts[-1].description
+    deviation = "" if engine.attempts[-1].has_requested_precisions else engine.attempts[-1].changes_text
     info_lines = (*info_lines, *_trtexec_command_lines(workspace, request, builder.ranges))
     reporter.send(ev.EngineWritten(reporter.job, request.path, len(engine.data), info_lines, deviation, no_data_reason))
 
@@ -699,9 +699,9 @@ def _engine_info_lines(builder: EngineBuilder, engine: BuiltEngine) -> tuple[str
         if (options_text := settings.builder_options.requested_option_texts)
         else ()
     )
-    attempt_lines = [f"failed {attempt.description}: {attempt.failure_reason}" for attempt in engine.attempts[:-1]]
+    attempt_lines = [f"failed {attempt.changes_text}: {attempt.failure_reason}" for attempt in engine.attempts[:-1]]
     attempt_lines += (
-        [f"built with {engine.attempts[-1].description}"] if engine.attempts[-1].name == LOWEST_EFFORT else []
+        [f"built with {engine.attempts[-1].changes_text}"] if engine.attempts[-1].name == LOWEST_EFFORT else []
     )
     return (f"{builder_text}, {origin_text}", *request_lines, *attempt_lines, *limit_lines, *engine.notes)
 

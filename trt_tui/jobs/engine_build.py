@@ -308,7 +308,7 @@ class EngineBuilder:
                     raise _complete_build_error(first_error, attempts, network, can_ease) from None
                 attempt = next_attempt
                 self.report_message(
-                    "warning", f"the build failed ({attempts[-1].failure_reason}); now with {attempt.description}"
+                    "warning", f"the build failed ({attempts[-1].failure_reason}); now with {attempt.changes_text}"
                 )
             else:
                 return replace(engine, attempts=(*attempts, attempt))
@@ -406,7 +406,7 @@ def _complete_build_error(
         error.next_step += f" Or build with --trtexec --builderOptimizationLevel={MIN_OPTIMIZATION_LEVEL}."
     lines = [
         error.cause,
-        *(f"also failed, with {attempt.description}: {attempt.failure_reason}" for attempt in attempts[1:]),
+        *(f"also failed, with {attempt.changes_text}: {attempt.failure_reason}" for attempt in attempts[1:]),
     ]
     error.cause = "\n".join(filter(None, lines))
     error.attempts = tuple(attempts)
@@ -714,7 +714,7 @@ def _build_note(engine: BuiltEngine, builder_options: BuilderOptions, extra_outp
                 *engine.notes,
                 options_text and f"built with {options_text}{weights}",
                 f"the builder failed at its default optimization level ({engine.attempts[0].failure_reason}): built with "
-                f"{attempt.description}, so neither latency nor size is the best"
+                f"{attempt.changes_text}, so neither latency nor size is the best"
                 if attempt.name == LOWEST_EFFORT
                 else "",
                 f"built with the additional outputs {name_list_text(extra_outputs)}, which are judged"

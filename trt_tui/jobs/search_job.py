@@ -1576,4 +1576,4 @@ class SearchJob:
 
 def _engine_deviation_text(engine: EngineResult) -> str:
     deviation_text = unrequested_precisions_text(engine.other_precisions)
-    return f"{engine.attempts[-1].description}; in another precision: {deviation_text}"
+    return f"{engine.attempts[-1].changes_text}; in another precision: {deviation_text}"

@@ -473,8 +473,8 @@ class Session(SessionState):
         self.results.store_event_results(event)
         if refusal is not None and refusal.is_rtx_missing:
             self.preview_refusal = refusal
-        elif refusal is not None and refusal.description not in self.log:
-            self.log.append(refusal.description)
+        elif refusal is not None and refusal.refusal_text not in self.log:
+            self.log.append(refusal.refusal_text)
 
     @_apply.register
     def _apply_removed_qdq(self, event: ev.UnusedQdqRemoved) -> None:

@@ -76,7 +76,7 @@ class NpyHeader:
         return self.dtype.itemsize * math.prod(self.shape)
 
     @property
-    def order(self) -> Literal["C", "F"]:
+    def memory_order(self) -> Literal["C", "F"]:
         return "F" if self.is_fortran_order else "C"
 
     def make_stored_array(self, load: Callable[[], np.ndarray]) -> StoredArray:
@@ -84,14 +84,16 @@ class NpyHeader:
 
     def build_array(self, value_bytes: bytes) -> np.ndarray:
         """Builds a read-only array from the bytes of its values."""
-        return np.frombuffer(value_bytes, self.dtype, math.prod(self.shape)).reshape(self.shape, order=self.order)
+        return np.frombuffer(value_bytes, self.dtype, math.prod(self.shape)).reshape(
+            self.shape, order=self.memory_order
+        )
 
 
 def _memory_map_array(file: Path | BinaryIO, offset: int, header: NpyHeader) -> np.ndarray:
     """Returns an array of raw values in a file, memory-mapped."""
     if 0 in header.shape:
         return np.empty(header.shape, header.dtype)
-    mapped: np.ndarray = np.memmap(file, header.dtype, "r", offset, header.shape or (1,), header.order)
+    mapped: np.ndarray = np.memmap(file, header.dtype, "r", offset, header.shape or (1,), header.memory_order)
     return mapped.reshape(header.shape)
 
 

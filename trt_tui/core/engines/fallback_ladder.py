@@ -85,7 +85,7 @@ class BuildAttempt:
         return self.name in (AS_REQUESTED, LOWEST_EFFORT)
 
     @property
-    def description(self) -> str:
+    def changes_text(self) -> str:
         """The changes of the attempt from the requested build, as text for reports."""
         if self.name != NAMED_GROUPS_CHANGED:
             return ATTEMPT_TITLES[self.name]
@@ -117,7 +117,7 @@ def attempt_lines(attempts: Sequence[BuildAttempt], unrequested_precisions: Mapp
         unrequested_precisions: The precisions of groups that run in another precision than requested, by group.
     """
     lines = [
-        f"{attempt.description}: {f'failed: {attempt.failure_reason}' if attempt.failure_reason else 'built'}"
+        f"{attempt.changes_text}: {f'failed: {attempt.failure_reason}' if attempt.failure_reason else 'built'}"
         for attempt in attempts
     ]
     if attempts and not attempts[-1].failure_reason and not attempts[-1].has_requested_precisions:

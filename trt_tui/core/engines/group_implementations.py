@@ -367,7 +367,7 @@ class Kernel:
         return " > ".join(sides)
 
     @property
-    def description(self) -> str:
+    def kernel_text(self) -> str:
         """A text with the types and layers of the kernel, such as ``gemm INT8 > FP16: /a/q/MatMul, Add``.
 
         Names of layers in the scope of the first layer are shortened.
@@ -388,12 +388,12 @@ class BarrierEffect:
     added_kernels: tuple[Kernel, ...]
 
     @property
-    def description(self) -> str:
+    def added_kernels_text(self) -> str:
         """A text on the kernels that the fusion barrier adds."""
         if not (self.removed_kernels or self.added_kernels):
             return "TensorRT did not fuse across it"
         lost, more = (
-            name_list_text([kernel.description for kernel in kernels], 2)
+            name_list_text([kernel.kernel_text for kernel in kernels], 2)
             for kernels in (self.removed_kernels, self.added_kernels)
         )
         return f"{more} instead of {lost}" if lost else f"adds {more}"
@@ -415,7 +415,7 @@ class PreviewRefusal:
     is_rtx_missing: bool = False
 
     @property
-    def description(self) -> str:
+    def refusal_text(self) -> str:
         """The reason why a config has no preview, in one line."""
         return ": ".join(filter(None, (self.title, self.cause)))
 

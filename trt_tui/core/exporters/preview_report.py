@@ -281,7 +281,7 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
     if preview.qdq_count:
         lines.append(f"{preview.qdq_count} unfused Q/DQ: a fusion did not happen")
     lines += (
-        f"{unused.group_name}: {unused.description}" for unused in find_unused_quantization(network, config, preview)
+        f"{unused.group_name}: {unused.finding_text}" for unused in find_unused_quantization(network, config, preview)
     )
     for title, names in (
         ("no effect on the engine", preview.ineffective_groups),
@@ -289,7 +289,9 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
     ):
         if names:
             lines.append(f"{title}: {name_list_text(names)}")
-    lines += (f"fusion barrier {tensor}: {effect.description}" for tensor, effect in preview.barrier_effects.items())
+    lines += (
+        f"fusion barrier {tensor}: {effect.added_kernels_text}" for tensor, effect in preview.barrier_effects.items()
+    )
     return [*lines, *preview.builder_warnings]
 
 
@@ -298,7 +300,7 @@ def unbuilt_engine_lines(network: NetworkOutline, config: PrecisionConfig, previ
     groups."""
     if preview.refusal is not None:
         return [
-            f"no preview: {preview.refusal.description}"
+            f"no preview: {preview.refusal.refusal_text}"
             + (f"; {preview.refusal.next_step}" if preview.refusal.is_rtx_missing else "")
         ]
     kernel_precisions: dict[frozenset[str], str] = {}

@@ -453,7 +453,7 @@ class KernelDiff:
     added: tuple[Kernel, ...]
 
     @property
-    def description(self) -> str:
+    def kernel_counts_text(self) -> str:
         """The kernel counts in one line: ``kernels (preview RTX 1.7, SM89): 5 and 7, 1 lost, 3 gained``."""
         return (
             f"kernels ({self.source}): {self.kernels_before} and {self.kernels_after}, {len(self.removed)} lost, "
@@ -468,7 +468,7 @@ class KernelDiff:
         """
         lines: list[str] = []
         for sign, kernels in (("-", self.removed), ("+", self.added)):
-            lines += [f"{sign} {kernel.description}" for kernel in kernels[:max_kernels]]
+            lines += [f"{sign} {kernel.kernel_text}" for kernel in kernels[:max_kernels]]
             if len(kernels) > max_kernels:
                 lines.append(f"{sign} {counted_noun_text(len(kernels) - max_kernels, 'more kernel')}")
         return lines
@@ -478,8 +478,8 @@ class KernelDiff:
             "source": self.source,
             "before": self.kernels_before,
             "after": self.kernels_after,
-            "lost": [kernel.description for kernel in self.removed],
-            "gained": [kernel.description for kernel in self.added],
+            "lost": [kernel.kernel_text for kernel in self.removed],
+            "gained": [kernel.kernel_text for kernel in self.added],
         }
 
 
@@ -543,7 +543,7 @@ class UnusedQuantization:
     fixed_reason: str = ""
 
     @property
-    def description(self) -> str:
+    def finding_text(self) -> str:
         """The finding as text, such as "INT8 in the config, runs in FP16: its Q/DQ cost 2 conversions"."""
         cost_text = (
             f"cost {counted_noun_text(self.qdq_count, 'conversion')}"
@@ -632,7 +632,7 @@ def find_used_quantization(
 def unused_qdq_record(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
     """Returns the JSON key of the unused Q/DQ of a preview, with a text for each group; {} if there are none."""
     unused = find_unused_quantization(network, config, preview)
-    return {"unused_qdq": {item.group_name: item.description for item in unused}} if unused else {}
+    return {"unused_qdq": {item.group_name: item.finding_text for item in unused}} if unused else {}
 
 
 def replace_quantization_by_float(
@@ -674,7 +674,7 @@ class QdqRemoval:
     rejection: str = ""
 
     @property
-    def summary(self) -> str:
+    def savings_text(self) -> str:
         """The savings: "Took the Q/DQ of 5 layers out: 31 to 26 kernels, 9 to 3 conversions"."""
         count_text = counted_noun_text(len(self.groups), "layer")
         text = (
@@ -724,7 +724,7 @@ class QdqRemoval:
             ]
         )
         source = f"preview {self.builder_text}" + (", times of engines" if self.latencies_ms is not None else "")
-        return f"{self.summary} ({source}): {names}"
+        return f"{self.savings_text} ({source}): {names}"
 
     def to_record(self) -> dict[str, Any]:
         """Returns the JSON record of the removal: each pair is the value before and after."""

@@ -356,7 +356,7 @@ class GroupErrors:
         return self.fp16_state not in ("", "safe")
 
     @property
-    def warning(self) -> str:
+    def warning_text(self) -> str:
         """The warning that values overflow or vanish in FP16, or else that coordinates lose digits; "" if there is none."""
         finding = "" if self.fp16_state == "overflows without effect" else self.fp16_finding
         return finding or (self.coordinate_shift.warning_text if self.coordinate_shift is not None else "")

@@ -190,7 +190,7 @@ class OutputSpread:
         return {name: errors.comparable_sqnr_db for name, errors in self.errors.items()}
 
     @property
-    def is_equal(self) -> bool:
+    def has_equal_results(self) -> bool:
         """True if all engines have equal results at this output."""
         return not self.different_elements
 
@@ -201,13 +201,13 @@ class OutputSpread:
         It is infinite if one of the SQNRs is not finite, unless all engines are equal or exact.
         """
         low, high = min(self.sqnrs_db.values()), max(self.sqnrs_db.values())
-        if self.is_equal or low == math.inf:
+        if self.has_equal_results or low == math.inf:
             return 0.0
         return high - low if math.isfinite(low) else math.inf
 
     @property
-    def description(self) -> str:
-        if self.is_equal:
+    def spread_text(self) -> str:
+        if self.has_equal_results:
             return f"{self.name}: equal in every bit" if self.elements else f"{self.name}: no elements to compare"
         texts = [f"{name} {add_decibel_unit(errors.sqnr_text(''))}" for name, errors in self.errors.items()]
         spread = f"{self.spread_db:.1f} dB" if math.isfinite(self.spread_db) else "without limit"
@@ -265,7 +265,7 @@ class Variation:
     @property
     def lines(self) -> list[str]:
         lines = [f"stability of {name_list_text(self.runs)}:"] if len(self.runs) > 1 else []
-        lines += [f"  {output.description}" for output in self.outputs]
+        lines += [f"  {output.spread_text}" for output in self.outputs]
         if self.different_kernel:
             lines.append(f"  first kernel that differs: {self.different_kernel}")
         return lines + [f"  {text}" for text in self.batch_texts]

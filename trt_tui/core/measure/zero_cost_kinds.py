@@ -859,8 +859,8 @@ def measure_smoothquant_moves(
 
 def _compute_weight_magnitudes(network: Network, reader: ScaledTensor) -> np.ndarray:
     """Returns the largest magnitudes of a weight, in the shape of its divisors."""
-    if reader.axis is not None:
-        return network.constant_amax(reader.tensor, reader.axis).reshape(reader.shape)
+    if reader.divisor_axis is not None:
+        return network.constant_amax(reader.tensor, reader.divisor_axis).reshape(reader.shape)
     return reader.compute_magnitude_by_divisor(network.constant_value(reader.tensor))
 
 

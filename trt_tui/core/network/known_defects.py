@@ -227,7 +227,7 @@ class KnownDefect:
         )
 
     @property
-    def sources(self) -> list[str]:
+    def source_urls(self) -> list[str]:
         return [f"https://github.com/{thread}" for thread in self.threads.split()]
 
     @property
@@ -289,7 +289,7 @@ class DefectMatch:
             "layers": list(self.layers),
             "groups": list(self.groups),
             "affects_target": "yes" if self.is_certain else "unknown",
-            "sources": defect.sources,
+            "sources": defect.source_urls,
             "workaround": defect.workaround,
         }
 

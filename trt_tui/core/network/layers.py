@@ -297,7 +297,7 @@ class ReferenceWeights:
     name: str
     refusal_reason: str = ""
 
-    def description(self, file_name: str) -> str:
+    def weights_source_text(self, file_name: str) -> str:
         """Returns a sentence for users that names the network whose weights FP32 runs use.
 
         Args:
@@ -359,7 +359,7 @@ class NetworkOutline:
         """A sentence that names the network whose weights FP32 runs use; "" if the file is FP32 or has no reference
         network.
         """
-        return self.reference_weights.description(self.name) if self.reference_weights is not None else ""
+        return self.reference_weights.weights_source_text(self.name) if self.reference_weights is not None else ""
 
     @property
     def weights_source_name(self) -> str:

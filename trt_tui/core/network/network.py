@@ -156,7 +156,10 @@ class Network(NetworkOutline):
         """Returns the same network with another choice of the weights of FP32 runs."""
         network, source_model = copy.copy(self), self.source_model
         obsolete_note = quantized_weights_note(source_model) if source_model is not None else ""
-        notes = (*(note for note in self.notes if note != obsolete_note), reference_weights.description(self.name))
+        notes = (
+            *(note for note in self.notes if note != obsolete_note),
+            reference_weights.weights_source_text(self.name),
+        )
         outline = replace(self.build_outline(), notes=notes, reference_weights=reference_weights)
         network.__dict__.update({field.name: getattr(outline, field.name) for field in fields(NetworkOutline)})
         return network

@@ -89,7 +89,7 @@ class ScaledTensor:
         return self.factor_ids.shape
 
     @property
-    def axis(self) -> int | None:
+    def divisor_axis(self) -> int | None:
         """The only axis along which the divisors differ; None if there are several axes or none."""
         axes = [axis for axis, size in enumerate(self.shape) if size > 1]
         return axes[0] if len(axes) == 1 else None

@@ -328,7 +328,7 @@ def build_attempt_record(build_attempt: BuildAttempt) -> dict[str, Any]:
     return drop_missing_values(
         {
             "rung": build_attempt.name,
-            "said": build_attempt.description,
+            "said": build_attempt.changes_text,
             "raised": {name: precision.value for name, precision in build_attempt.raised_groups.items()} or None,
             "let_go": list(build_attempt.unconstrained) or None,
             "failed": build_attempt.failure_reason or None,
@@ -381,8 +381,8 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
             )
             if errors.fp16_largest:
                 entry["fp16_range"] |= {"headroom": FP16_MAX / errors.fp16_largest, "at": errors.fp16_largest_layer}
-        if errors.warning:
-            entry["warning"] = errors.warning
+        if errors.warning_text:
+            entry["warning"] = errors.warning_text
         for name in group.layers:
             # Errors are measured at the last computed tensor of a group. Its other layers have only the precision.
             at_tail = group.final_tensor in network.get_layer(name).outputs

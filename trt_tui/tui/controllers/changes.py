@@ -410,7 +410,7 @@ class ZeroCostController(Presenter):
             )
         elif self.session.config == removal.config:
             self.handle_config_change()
-            self.show_message(f"{removal.summary}; {shown_key('undo')} undoes it", "")
+            self.show_message(f"{removal.savings_text}; {shown_key('undo')} undoes it", "")
         else:
             self.show_message(f"the config has changed, so its Q/DQ stay: {shown_key('free')} tries it again")
 
@@ -430,7 +430,7 @@ class ZeroCostController(Presenter):
         if any(not item.fixed_reason for item in unused):
             return ""
         if unused:
-            return f"{unused[0].group_name}: {unused[0].description}"
+            return f"{unused[0].group_name}: {unused[0].finding_text}"
         return f"no quantized layer runs in a float type (preview {preview.builder_text})"
 
     def refuse_free(self) -> str:

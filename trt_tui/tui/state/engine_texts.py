@@ -314,9 +314,9 @@ def preview_refusal_text(session: Session) -> str:
     if preview_refusal is None:
         return ""
     return (
-        f"{preview_refusal.description}. {preview_refusal.next_step}"
+        f"{preview_refusal.refusal_text}. {preview_refusal.next_step}"
         if preview_refusal.is_rtx_missing
-        else f"refused by {_preview_builder_name(preview)}: {preview_refusal.description}"
+        else f"refused by {_preview_builder_name(preview)}: {preview_refusal.refusal_text}"
     )
 
 
@@ -344,7 +344,7 @@ def preview_implementation_sentences(
     title = f"preview {preview.builder_text}"
     if preview.refusal is not None:
         return (
-            [f"{title}: {preview.refusal.description}"] if preview.refusal.layer in (group.name, *group.layers) else []
+            [f"{title}: {preview.refusal.refusal_text}"] if preview.refusal.layer in (group.name, *group.layers) else []
         )
     implementation = preview.implementations.get(group.name)
     if implementation is None:
@@ -362,7 +362,7 @@ def preview_implementation_sentences(
     if neighbours := adjacent_layers_text(implementation):
         parts.append(f"{neighbours} around it")
     unused = find_unused_quantization_of_group(group, requested_precision, implementation)
-    unused_sentences = [f"{unused.description} (key {shown_key('free')} takes them out)"] if unused else []
+    unused_sentences = [f"{unused.finding_text} (key {shown_key('free')} takes them out)"] if unused else []
     barrier_effects = [
         preview.barrier_effects[tensor]
         for tensor in BarrierMove.subject_kind.list_subjects_of_group(group)
@@ -373,7 +373,7 @@ def preview_implementation_sentences(
         " · ".join(parts),
         *unused_sentences,
         *mark_sentences,
-        *(f"fusion barrier: {effect.description}" for effect in barrier_effects),
+        *(f"fusion barrier: {effect.added_kernels_text}" for effect in barrier_effects),
     ]
 
 

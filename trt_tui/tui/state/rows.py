@@ -753,7 +753,9 @@ def build_row_values(
         stale_config=stale_config,
     )
     row_values.warned_groups = frozenset(
-        name for name, entry in session.get_run_results(run).group_errors.items() if entry.has_overflow or entry.warning
+        name
+        for name, entry in session.get_run_results(run).group_errors.items()
+        if entry.has_overflow or entry.warning_text
     )
     if measure is ColourMeasure.SHARE:
         row_values.is_measuring_shares = run == "config" and is_measuring_shares(session)
