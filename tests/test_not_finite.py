@@ -59,6 +59,24 @@ def test_the_value_that_nan_comes_from_is_named(broken, backend):
     )
 
 
+def test_the_origin_may_be_a_tensor_that_a_branch_captures(tmp_path, backend):
+    b = Builder()
+    b.node("Log", ["x"], "/log", output="origin")
+    condition = b.node(
+        "Greater", [b.node("ReduceMax", ["x"], "/max", keepdims=0), b.weight("two", np.float32(2))], "/c"
+    )
+    branches = {
+        name: onnx.helper.make_graph([onnx.helper.make_node(op, ["origin"], [name])], name, [], [floats(name, 4, 8)])
+        for name, op in (("then_branch", "Sqrt"), ("else_branch", "Identity"))
+    }
+    b.node("Abs", [b.node("If", [condition], "/if", **branches)], "/abs", output="y")
+    onnx.save(b.model([floats("x", 4, 8)], [floats("y", 4, 8)]), path := tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=-np.ones((4, 8), np.float32))
+    network = open_network(path, lambda: backend)
+    samples = load_samples(str(tmp_path / "data.npz"), network.inputs)
+    assert find_first_non_finite_value(network.model, samples, 0, backend, {"y"}).producer == "/log/Log (Log)"
+
+
 @pytest.mark.parametrize("method", ["minmax", "entropy"])
 def test_ranges_are_refused_with_it(method, tmp_path, backend):
     onnx.save(halves.divided_half(), path := tmp_path / "half.onnx")

@@ -19,6 +19,7 @@ from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor, Task
 from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.graph import iterate_captured_tensors
 from trt_tui.core.network.model_editing import iterate_reachable, prune_model, value_name
 from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, has_many_small_layers
 from trt_tui.core.runner import Backend, Runner
@@ -239,14 +240,19 @@ def find_first_non_finite_value(
     except TrtTuiError:
         return None
 
+    results = {value.name: value for node in model.graph for value in node.outputs if value.name}
+
+    def can_pass_on(value: ir.Value) -> bool:
+        """Returns True if a value is not finite, or was not measured, as a sequence is not."""
+        amax = amax_by_tensor.get(value_name(value))
+        if amax is None:
+            return not isinstance(value.type, ir.TensorType) or value.dtype is None or value.dtype.is_floating_point()
+        return not np.isfinite(amax)
+
     def list_broken_producers(node: ir.Node) -> list[ir.Node]:
-        return [
-            producer
-            for value in node.inputs
-            if value is not None
-            and (producer := value.producer()) is not None
-            and not np.isfinite(amax_by_tensor.get(value.name or "", 0.0))
-        ]
+        names = (*(value.name for value in node.inputs if value is not None), *iterate_captured_tensors(node))
+        read = [results[name] for name in names if name in results]
+        return [producer for value in read if can_pass_on(value) and (producer := value.producer()) is not None]
 
     reached = set(
         iterate_reachable(
