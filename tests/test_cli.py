@@ -367,3 +367,10 @@ def test_a_defect_is_exit_code_2_with_its_traceback(run, mlp, monkeypatch):
     monkeypatch.setattr("trt_tui.core.network.layer_tree.build_scope_tree", lambda *args: 1 / 0)
     code, _, err = run("inspect", mlp.model)
     assert code == 2 and "ZeroDivisionError" in err and "defect" in err
+
+
+def test_each_of_several_targets_decides_the_exit_code(run, mlp):
+    command = ("compare", mlp.model, "--data", mlp.data, "--layers", "none", "--runs", "fp16")
+    for targets in (("sqnr>=1", "sqnr>=200"), ("sqnr>=200", "sqnr>=1")):
+        assert run(*command, *(word for target in targets for word in ("--target", target)))[0] == 1
+    assert run(*command, "--target", "sqnr>=1", "--target", "cosine>=0.1")[0] == 0

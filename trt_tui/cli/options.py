@@ -115,6 +115,16 @@ def validate_target_text(text: str) -> None:
     parse_target(text)
 
 
+_check_target_options = make_option_check_callback(validate_target_text)
+
+
+def _join_target_options(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> str | None:
+    """Returns the targets of a repeated option as one text; None without the option. Refuses invalid targets."""
+    from trt_tui.session.state import TOLERANCE_SEPARATOR
+
+    return TOLERANCE_SEPARATOR.join(_check_target_options(ctx, parameter, texts)) or None
+
+
 def _validate_release_text(text: str) -> None:
     """Raises an `InputError` if a text is not a valid TensorRT release."""
     from trt_tui.core.network.known_defects import parse_release
@@ -285,8 +295,9 @@ TARGET_OPTIONS = (
         FREQUENT,
         "--target",
         metavar="TEXT",
+        multiple=True,
         help="Like metric>=base-1%, metric[*]>=base-2%, sqnr>=20, cosine>=0.999 or agreement>=0.99.",
-        callback=make_option_check_callback(validate_target_text),
+        callback=_join_target_options,
     ),
 )
 """The options of judged outputs, metric and targets."""
