@@ -201,7 +201,7 @@ class ErrorDialog(ScrollingDialog):
 class ConfirmDialog(Dialog):
     """A dialog with a question that the user answers with y or n. Its result is True for yes, None for no."""
 
-    BINDINGS = bind_keys(quit="close", yes="yes", open="yes", no="close")
+    BINDINGS = bind_keys(quit="close", yes="yes", no="close")
 
     def __init__(self, question: str, yes_text: str = "yes", no_text: str = "no") -> None:
         super().__init__()

@@ -136,7 +136,8 @@ class ToggleResult:
         margin: The distance by which the value is better than the bound of the target; None if it is unknown.
         is_partial: True if not all required samples were measured.
         margin_of_error_text: The margin of the value, such as ``±2.1``, as `value_margin_text` gives it.
-        lower_precision: The precision that a row in FP32 is returned to; "" for a row that is raised to FP32.
+        lower_precision: The precision that a row in FP32 is returned to, "default" if its groups have several; "" for a
+            row that is raised to FP32.
     """
 
     value_text: str = ""
@@ -176,8 +177,8 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
         value_text, style = target_value_span(session, accuracy)
         value_text = value_text.removesuffix(" dB")
         margin = session.target.margin_to_bound(accuracy) if session.target is not None else None
-        precision = toggled_config.precision_of(groups[0])
-        lower_precision = "" if precision is Precision.FP32 else groups[0].precision_label(precision)
+        precisions = {group.precision_label(toggled_config.precision_of(group)) for group in groups}
+        lower_precision = "default" if len(precisions) > 1 else next(iter(precisions - {Precision.FP32.label}), "")
         if accuracy.samples < accuracy.total:
             return ToggleResult(
                 value_text, f"on {accuracy.samples}", style, "dim", margin, True, lower_precision=lower_precision

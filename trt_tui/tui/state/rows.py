@@ -729,7 +729,14 @@ def build_row_values(
         is_final = bool(measured) and not is_measuring_shares(session)
         if run == "config" and last_config is not None and last_config != session.config and not is_final:
             if last_shares := session.results.get_results_or_empty(last_config).shares:
-                measured, stale_config = last_shares, last_config
+                stale_config = last_config
+                groups = tree_model.outline.group_by_name
+                measured = {  # a group that was in FP32 there, and no longer is, has no share
+                    name: share
+                    for name, share in last_shares.items()
+                    if last_config.precision_of(groups[name]) is not Precision.FP32
+                    or session.config.precision_of(groups[name]) is Precision.FP32
+                }
         group_values = {name: share.fraction for name, share in measured.items() if math.isfinite(share.fraction)}
         unknown = {name for name, share in measured.items() if share.unknown_reason}
     else:

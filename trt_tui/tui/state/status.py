@@ -407,7 +407,8 @@ def find_first_group_to_raise(session: Session, row_values: RowValues) -> str | 
     groups = row_values.model.outline.groups
     if row_values.nonfinite_groups:
         return next(group.name for group in groups if group.name in row_values.nonfinite_groups)
-    shares, config = session.get_run_results("config").shares, session.config
+    config = session.config
+    shares = session.results.get_results_or_empty(row_values.stale_config or config).shares  # those of the list
     harmful_groups = [group for group in groups if group.name in shares and shares[group.name].fraction > 0]
     harmful_groups.sort(key=lambda group: -shares[group.name].fraction)
     raisable_groups = (
