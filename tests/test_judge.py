@@ -165,9 +165,24 @@ def test_what_a_selection_takes_values_from_is_judged_too(opened, select):
     network = opened(b.model([floats("x", 1, 6, 8)], [floats("y", 1, 2, 1)]))
     judged = ["y"] if select == "multiply" else ["points", "scores"]
     assert sorted(names(select_judged_outputs(network))) == judged
-    unjudged = find_partly_judged_output_reasons(network)
-    assert list(unjudged) == (["y"] if select == "compute" else [])
-    assert select != "compute" or "/exp" in unjudged["y"]
+    reasons = find_partly_judged_output_reasons(network)
+    assert list(reasons) == ([] if select == "multiply" else ["y"])
+    assert select == "multiply" or ("/exp" in reasons["y"]) == bool(reasons["y"]) == (select == "compute")
+
+
+def test_an_overflow_of_selected_values_fails_the_run(run, tmp_path):
+    """The values are computed in FP32, which is judged, and then copied in FP16."""
+    b = Builder()
+    scores = b.node("MatMul", ["x", b.kernel("ws", (8, 16), 8)], "scores")
+    large = b.node("MatMul", ["x", b.weight("wl", np.full((8, 16), 1e5, np.float32))], "large")
+    b.nodes.append(helper.make_node("TopK", [scores, b.weight("k", np.array([4]))], ["best", "which"], name="/top"))
+    b.node("Identity", [b.node("GatherElements", [large, "which"], "/pick", axis=1)], "/same", output="y")
+    onnx.save(b.model([floats("x", "batch", 8)], [floats("y", "batch", 4)]), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).random((16, 8), np.float32))
+    files = (tmp_path / "net.onnx", "--data", tmp_path / "data.npz")
+    command = ("compare", *files, "--runs", "fp16", "--layers", "none", "--target", "sqnr>=20")
+    code, out, _ = run(*command, "--keep", "scores", "--keep", "large")
+    assert code == 1 and "overflow" in out
 
 
 def test_values_at_the_places_of_a_mask_of_the_inputs_are_judged_themselves(opened):
@@ -186,7 +201,7 @@ def test_a_class_as_a_row_of_floats_has_no_layer_behind_its_selection(opened):
     b.weight("ends_0", np.float32(0))
     network = opened(b.model([floats("x", "batch", 8)], [floats("y", "batch", 4)]))
     assert names(select_judged_outputs(network)) == ["logits"]
-    assert not find_partly_judged_output_reasons(network)
+    assert not any(find_partly_judged_output_reasons(network).values())
 
 
 def test_an_output_without_values_is_not_judged(opened):

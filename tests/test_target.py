@@ -10,7 +10,7 @@ import pytest
 from tests.refusals import refused
 from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, AxisSlice, JudgedOutput
-from trt_tui.core.measure.results import Accuracy, Caveat, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.results import PARTLY_JUDGED_OUTPUT, Accuracy, Caveat, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import (
     MIN_SAMPLES_OF_MAXIMUM,
     check_targets,
@@ -406,6 +406,7 @@ def test_the_worst_drop_comes_first():
 
 OVERFLOW = Caveat("overflow", "conv overflows FP16 with 70000", fails_run=True)
 MAY_OVERFLOW = Caveat("may overflow", "scores may overflow FP16")
+PARTLY_JUDGED = Caveat(PARTLY_JUDGED_OUTPUT, "the output y is not judged")
 GAP = Caveat("known gap", "engines differ by 2 dB here", gap_db=2.0)
 
 
@@ -427,6 +428,15 @@ def accuracy(sqnr=25.0, interval=(24.0, 26.0), samples=64, total=None, caveats=(
     )
 
 
+def test_a_metric_reads_outputs_that_are_judged_in_part():
+    judged = accuracy(caveats=[PARTLY_JUDGED], metric={"f1": 0.9})
+    reasons = {
+        text: judge_accuracy([parse_target(one) for one in text.split()], judged).reasons
+        for text in ("metric>=0.5", "sqnr>=20", "metric>=0.5 sqnr>=20")
+    }
+    assert [PARTLY_JUDGED.text in texts for texts in reasons.values()] == [False, True, True]
+
+
 @pytest.mark.parametrize(
     ("text", "judged", "outcome", "reason"),
     [
@@ -445,6 +455,7 @@ def accuracy(sqnr=25.0, interval=(24.0, 26.0), samples=64, total=None, caveats=(
         ("y:sqnr>=20", accuracy(None), "FAIL", "zero throughout"),
         ("sqnr>=20", accuracy(caveats=[OVERFLOW]), "FAIL", "70000"),
         ("sqnr>=20", accuracy(caveats=[MAY_OVERFLOW]), "PASS?", "may overflow"),
+        ("sqnr>=20", accuracy(caveats=[PARTLY_JUDGED]), "PASS?", "is not judged"),
         ("sqnr>=30", accuracy(caveats=[MAY_OVERFLOW]), "FAIL", ""),
         ("sqnr>=20", accuracy(caveats=[GAP]), "PASS", ""),
         ("sqnr>=23.5", accuracy(caveats=[GAP]), "PASS?", "engines differ"),

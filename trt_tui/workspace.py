@@ -477,9 +477,6 @@ class Workspace:
     def analysis(self) -> Analysis:
         """The simulation on the judged samples."""
         judged = self.judged_outputs
-        unjudged_outputs = find_unjudged_output_reasons(self.network, None if self.options.judge else judged)
-        if not self.options.judge and self.metric is None:  # a metric reads the outputs themselves
-            unjudged_outputs |= find_partly_judged_output_reasons(self.network)
         return Analysis(
             self.network,
             self.backend,
@@ -488,7 +485,8 @@ class Workspace:
             metric=self.metric,
             boundary_type=self.options.other,
             reference_source=self.reference_source,
-            unjudged_outputs=unjudged_outputs,
+            unjudged_outputs=find_unjudged_output_reasons(self.network, None if self.options.judge else judged),
+            partly_judged_outputs={} if self.options.judge else find_partly_judged_output_reasons(self.network),
         )
 
     @property

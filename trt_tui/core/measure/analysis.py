@@ -31,7 +31,14 @@ from trt_tui.core.measure.fp16_range import (
     uses_fp16,
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
-from trt_tui.core.measure.results import RANDOM_INPUTS_CAVEAT, Accuracy, Caveat, Run, RunKind
+from trt_tui.core.measure.results import (
+    PARTLY_JUDGED_OUTPUT,
+    RANDOM_INPUTS_CAVEAT,
+    Accuracy,
+    Caveat,
+    Run,
+    RunKind,
+)
 from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, IterableRunSource, RunSource, TensorCache
 from trt_tui.core.measure.simulation import SampleDependence, Simulation, measure_sample_dependence
 from trt_tui.core.measure.simulation_limits import (
@@ -146,7 +153,11 @@ class Analysis(Simulation):
                 accuracy = self.add_caveats(
                     accuracy,
                     indices,
-                    (*make_unjudged_output_caveats(self.unjudged_outputs | lacking), *source.find_caveats(executed)),
+                    (
+                        *make_unjudged_output_caveats(self.unjudged_outputs | lacking),
+                        *make_unjudged_output_caveats(self.partly_judged_outputs, PARTLY_JUDGED_OUTPUT),
+                        *source.find_caveats(executed),
+                    ),
                 )
             yield PartialResult(accuracy, done_count, len(executed))
         for refined in reducer.resample_metric_interval(accuracy) if with_metric_interval and indices else ():

@@ -1053,6 +1053,7 @@ class OverflowContext(MagnitudeSource, Protocol):
     """The parts of a simulation that the measurement of the effect of overflow needs."""
 
     metric_tensors: tuple[str, ...]
+    partly_judged_outputs: Mapping[str, str]
 
 
 class OverflowEffectMeasurement:
@@ -1115,7 +1116,8 @@ class OverflowEffectMeasurement:
     @property
     def _judged_tensors(self) -> tuple[str, ...]:
         context = self._context
-        return tuple(dict.fromkeys((*(output.tensor for output in context.judged_outputs), *context.metric_tensors)))
+        judged_tensors = (output.tensor for output in context.judged_outputs)
+        return tuple(dict.fromkeys((*judged_tensors, *context.metric_tensors, *context.partly_judged_outputs)))
 
     def unload_session(self) -> bool:
         """Frees the inference session, and returns True if there was one. It is loaded again before its next use."""

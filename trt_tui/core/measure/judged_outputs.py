@@ -682,9 +682,10 @@ def _find_layers_behind_selection(network: Network, output_name: str) -> list[La
 
 
 def find_partly_judged_output_reasons(network: Network) -> dict[str, str]:
-    """Returns the reason why some float outputs are judged only in part, by the name of the output.
+    """Returns the float outputs that are judged before a selection, each with a reason for doubt.
 
-    The output is judged before a selection, and layers behind the selection compute it from selected floats.
+    The reason names the layers behind the selection that compute the output from selected floats. It is "" if these
+    layers only copy.
     """
     copying = SELECTION_OPERATORS | COPIES | _UNCHANGED_OPERATORS | {"Where"}
     reasons = {}
@@ -703,8 +704,10 @@ def find_partly_judged_output_reasons(network: Network) -> dict[str, str]:
             for layer in reversed(behind)
             if layer.op_type not in copying and not selected.isdisjoint(layer.inputs)
         ]
-        if computing:
-            reasons[name] = f"layers behind its selection compute it ({name_list_text(computing, 2)})"
+        if behind:
+            reasons[name] = (
+                f"layers behind its selection compute it ({name_list_text(computing, 2)})" if computing else ""
+            )
     return reasons
 
 

@@ -368,6 +368,8 @@ class Simulation(ClosingContext):
             itself.
         unjudged_outputs: The reason why a network output is not judged, by name; by default those of
             `trt_tui.core.measure.judged_outputs.find_unjudged_output_reasons`.
+        partly_judged_outputs: The result of `trt_tui.core.measure.judged_outputs.find_partly_judged_output_reasons`, unless
+            the user chose the judged outputs.
 
     Attributes:
         metric_tensors: Tensors that the metric receives; empty without a metric.
@@ -391,8 +393,10 @@ class Simulation(ClosingContext):
         reference_source: IndexedRunSource | None = None,
         extra_tensors: Sequence[str] = (),
         unjudged_outputs: Mapping[str, str] | None = None,
+        partly_judged_outputs: Mapping[str, str] | None = None,
     ) -> None:
         self.network = network
+        self.partly_judged_outputs = partly_judged_outputs or {}
         self.unjudged_outputs = dict(
             find_unjudged_output_reasons(network) if unjudged_outputs is None else unjudged_outputs
         )

@@ -33,18 +33,21 @@ from trt_tui.errors import InputError, RunFailedError, wrong_shape_error
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters, name_list_text
 
 
-def make_unjudged_output_caveats(unjudged_outputs: Mapping[str, str]) -> tuple[Caveat, ...]:
+def make_unjudged_output_caveats(
+    unjudged_outputs: Mapping[str, str], kind: str = "unjudged output"
+) -> tuple[Caveat, ...]:
     """Returns a caveat for each network output that is not judged.
 
     Args:
-        unjudged_outputs: The reason why an output is not judged, by name of the output.
+        unjudged_outputs: The reason why an output is not judged, by name of the output; "" for no doubt.
     """
     return tuple(
         Caveat(
-            "unjudged output",
+            kind,
             f"the output {escape_hidden_characters(name)} is not judged: {escape_hidden_characters(reason)}",
         )
         for name, reason in unjudged_outputs.items()
+        if reason
     )
 
 

@@ -27,7 +27,7 @@ from enum import StrEnum
 
 from trt_tui.core.measure.error_metrics import ERROR_METRICS, MIN_SAMPLES, BoundedValue, ConfidenceInterval, ErrorMetric
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, INTEGER_KIND, JudgedOutput, find_class_score_output
-from trt_tui.core.measure.results import Accuracy, Caveat
+from trt_tui.core.measure.results import PARTLY_JUDGED_OUTPUT, Accuracy, Caveat
 from trt_tui.core.measure.simulation_limits import find_simulation_failure_reason
 from trt_tui.core.measure.user_metric import SCRAMBLED, SHUFFLED
 from trt_tui.core.network.layers import NetworkOutline
@@ -700,6 +700,8 @@ def _is_caveat_relevant(caveat: Caveat, targets: Sequence[Target], accuracy: Acc
 
     A gap in dB cannot be compared with values that are not noise, so a caveat always counts if a target bounds one.
     """
+    if caveat.kind == PARTLY_JUDGED_OUTPUT and all(target.kind == METRIC.name for target in targets):
+        return False
     if caveat.gap_db is None:
         return True
     return any(
