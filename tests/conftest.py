@@ -62,11 +62,15 @@ def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _isolated(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, common_folder: Path
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The user's state and cache are the test's own."""
-    shared = request.node.get_closest_marker("shares_cache")
-    isolate(monkeypatch, tmp_path, common_folder / "cache" if shared else None)
+    mark = request.node.get_closest_marker("shares_cache")
+    is_shared = mark is not None and mark.args != (False,)
+    isolate(monkeypatch, tmp_path, tmp_path_factory.getbasetemp() / "cache" if is_shared else None)
     monkeypatch.setattr(os, "fsync", lambda file: None)  # nothing of a test outlives a loss of power
     monkeypatch.setattr(Session, "requests_previews", False)
     monkeypatch.setattr(Session, "requests_toggles", False)

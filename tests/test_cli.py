@@ -93,6 +93,7 @@ def test_a_part_of_the_metric_can_be_bounded(run, mlp, tmp_path):
     assert code == 2 and "no part class/7" in err and "Did you mean class/" in err
 
 
+@pytest.mark.shares_cache(False)  # another test may have executed an exported network
 def test_compare_json_on_stdout_is_nothing_but_json(run, mlp, config, tmp_path):
     code, out, err = run("compare", mlp.model, "--data", mlp.data, "--config", config, "--json", "-")
     assert code == 0, err
@@ -110,6 +111,7 @@ def test_compare_json_on_stdout_is_nothing_but_json(run, mlp, config, tmp_path):
     assert code == 0 and "\nINT8 " in out and json.loads((tmp_path / "out.json").read_text()) == record
 
 
+@pytest.mark.shares_cache(False)  # another test may have executed an exported network
 @pytest.mark.parametrize("layers", ["errors", "none"])
 def test_a_comparison_leaves_out_what_is_not_asked_for(run, mlp, tmp_path, layers):
     code, out, err = run("compare", mlp.model, "--data", mlp.data, "--layers", layers, "--json", tmp_path / "out.json")

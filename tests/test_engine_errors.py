@@ -166,7 +166,7 @@ def scripted(monkeypatch):
 def workspace_of(network, builds: int, **more):
     return SimpleNamespace(
         network=network,
-        plan=BuildPlan(builds_per_config=builds),
+        build_plan=BuildPlan(builds_per_config=builds),
         ranges={},
         find_judged_feeds=lambda config: (),
         analysis=None,

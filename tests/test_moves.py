@@ -114,7 +114,7 @@ def test_a_new_kind_is_kept_in_saved_sessions(network, config, tmp_path, monkeyp
     store.release_session_lock()
     saved = store.load_session("a" * 64, network.build_outline().path, network.build_outline())
     store.release_session_lock()
-    assert saved.to_change_history().current.moves == config.moves
+    assert saved.to_change_history().current_config.moves == config.moves
     assert saved.to_config_names() == {config: "kept"}
     monkeypatch.delitem(MOVE_KINDS, Kept.kind)
     assert (
