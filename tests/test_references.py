@@ -142,12 +142,6 @@ def test_production_is_compared_with_the_last_named_run(runs, saved, answered, t
     assert code == 0 and "production agrees with the tested config" in text, err
 
 
-def _npz(**arrays):
-    stream = io.BytesIO()
-    np.savez(stream, **arrays)
-    return stream.getvalue()
-
-
 def _text(data, kind="ndarray", key="array"):
     one = {key: base64.b64encode(data).decode() if isinstance(data, bytes) else data, "polygraphy_class": kind}
     return json.dumps(
@@ -172,21 +166,6 @@ def _npy(array):
     stream = io.BytesIO()
     np.save(stream, array, allow_pickle=True)
     return stream.getvalue()
-
-
-def test_arrays_as_old_releases_wrote_them(tmp_path):
-    array = np.arange(2000, dtype=np.float32)
-    for number, text in enumerate(
-        (
-            _text(_npz(only=array)),
-            _text(_npz(only=array).decode("latin-1")),
-            _text(_npz(only=array[:3])),
-            _text(_npy(array[:3]).decode("latin-1")),
-        )
-    ):
-        (tmp_path / f"{number}.json").write_text(text)
-        found = open_dump(str(tmp_path / f"{number}.json")).iterations[0]["y"].load()
-        np.testing.assert_array_equal(found, array[: len(found)])
 
 
 GOOD = _text(_npy(np.arange(2000, dtype=np.float32)))

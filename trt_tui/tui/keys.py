@@ -313,23 +313,6 @@ DIALOG_KEYS: KeyTable = {
 DEFAULT_KEYS: KeyTable = {**KEYS, **DIALOG_KEYS}
 """The default keys of all actions, on the main screen and in dialogs."""
 
-REMOVED_KEYS: Mapping[str, str] = {
-    "f7": "{engine} shows the errors inside an engine, and polygraphy debug reduce finds the operator",
-    "Z": "{undo} undoes the changes one by one, and {redo} redoes them",
-    **dict.fromkeys("md", "{export} exports two configs, and trt-tui compare --config A --config B compares them"),
-    "3": "{view} changes the view: tree, worst first, blocks",
-    "f6": "start with --trtexec --builderOptimizationLevel=0, and {build} builds quickly",
-    "f8": "TEXTUAL_THEME=trt-light in the environment starts with the light theme",
-    "f12": "start with --compute-capability 8.9 to preview the engines of another GPU",
-    "u": "{toggle} raises one row; the detail pane names the rows that share its kernel",
-    "0": "{precision} lists all rows of the filter as its last entry",
-    "semicolon": "{free} lists the unused Q/DQ among the changes",
-    "apostrophe": "{sort} chooses the column",
-    **dict.fromkeys(("comma", "N"), "{next_bad} goes on from the last bad row to the first"),
-    "Y": "views are not written to files; {export} exports a report, and trt-tui compare --markdown the tables",
-}
-"""The message for each key that had an action in an earlier release: the way round, with action ids in braces."""
-
 LIST_ACTIONS = ("up", "down", "page_up", "page_down", "first", "last", "open", "close", "quit", "toggle")
 """The actions whose keys are active in every list to choose from."""
 

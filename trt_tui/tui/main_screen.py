@@ -17,7 +17,7 @@ from trt_tui.tui.controllers.changes import PrecisionController, RangeController
 from trt_tui.tui.controllers.configs import ConfigController, ExportController
 from trt_tui.tui.controllers.view import ExplanationController, NavigationController, ViewController
 from trt_tui.tui.controllers.work import JobController, SearchController
-from trt_tui.tui.keys import ACTIONS, REMOVED_KEYS, fill_in_keys, key_text
+from trt_tui.tui.keys import ACTIONS, fill_in_keys
 from trt_tui.tui.screens.dialogs import TextPage
 from trt_tui.tui.screens.pages import ChartsPage, JobsPage, SearchResultPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
@@ -49,10 +49,7 @@ class MainScreen(
     AUTO_FOCUS = ""  # else Textual focuses the hidden filter field while the detail pane fills the screen
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-slim"), (80, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (20, "-medium"), (34, "-tall")]
-    BINDINGS = [
-        *(Binding(action.keys, f"do('{action.id}')", show=False, id=action.id) for action in ACTIONS),
-        *(Binding(key, f"explain_removed_key('{key}')", show=False) for key in REMOVED_KEYS),
-    ]
+    BINDINGS = [Binding(action.keys, f"do('{action.id}')", show=False, id=action.id) for action in ACTIONS]
 
     def __init__(self, session: Session, quit_app: Callable[[], None]) -> None:
         super().__init__(session, quit_app)
@@ -141,10 +138,6 @@ class MainScreen(
     def action_do(self, action_id: str) -> None:
         """Performs the action of a pressed key or a clicked text."""
         self.perform_action(action_id)
-
-    def action_explain_removed_key(self, key: str) -> None:
-        """Shows the present way to the action that a key had in an earlier release."""
-        self.show_message(f"{key_text(key)}: {fill_in_keys(REMOVED_KEYS[key])}")
 
     def action_show_view(self, view: str) -> None:
         """Shows the view whose name was clicked."""

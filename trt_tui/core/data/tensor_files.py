@@ -44,9 +44,6 @@ from trt_tui.files.lazy_json import FileSpan, read_lazy_json
 from trt_tui.files.reading import missing_file_error
 from trt_tui.formatting import counted_noun_text, name_list_text
 
-MAX_WHOLE_BYTES = 256 << 20
-"""Maximum size in bytes of an array that can only be read in one piece: an ``.npz``, or bytes as Latin-1."""
-
 _HEADER_CHARACTERS = 4 * 16384 // 3 // 4 * 4
 _PIECE_CHARACTERS = 4 << 18
 """Number of base64 characters that are decoded at a time, a multiple of four."""
@@ -120,68 +117,33 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
     """Opens an array that Polygraphy's JSON holds as a string.
 
     Raises:
-        InputError: The array holds pickled objects, is damaged, or is too large for its form.
+        InputError: The array holds pickled objects, is damaged, or was written by Polygraphy before 0.38.
     """
-    if isinstance(base64_text, str):
-        return _make_in_memory_array(_decode_base64_array(base64_text, title))
-    start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
-    if not base64_text.has_escapes and start[:4] != b"UEsD":  # "PK", the first bytes of an npz, in base64
-        try:
-            head = base64.b64decode(start[: len(start) // 4 * 4], validate=True)
-            ending = b"".join(
-                FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4, False).iterate_blocks()
-            )
-            size = base64_text.length // 4 * 3 - ending.count(b"=")
-            if base64_text.length % 4:
-                raise binascii.Error("its length is not a multiple of 4")
-            header = read_npy_header(io.BytesIO(head), size, "")
-            return header.make_stored_array(partial(_load_base64_array, base64_text, header))
-        except (binascii.Error, ValueError) as error:
-            raise InputError(f"{title} is not an array", str(error), "Save it again with Polygraphy.") from None
-        except InputError as error:
-            raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
-    if base64_text.length > MAX_WHOLE_BYTES:
-        raise InputError(
-            f"{title} is too large in this form",
-            f"{base64_text.length:,} bytes as an old Polygraphy wrote them; up to {MAX_WHOLE_BYTES:,} are read",
-            "Save it with Polygraphy 0.38 or later, or as .npz.",
-        )
-    return _make_in_memory_array(
-        _decode_base64_array(str(json.loads(b'"' + b"".join(base64_text.iterate_blocks()) + b'"', strict=False)), title)
-    )
-
-
-def _decode_base64_array(base64_text: str, title: str) -> np.ndarray:
     try:
-        try:
-            data = base64.b64decode(base64_text, validate=True)
-        except (binascii.Error, ValueError):
-            data = base64_text.encode("latin-1")
-        return read_npy_bytes(read_first_npz_array(data) if data[:2] == b"PK" else data)
+        if isinstance(base64_text, str):
+            return _make_in_memory_array(read_npy_bytes(base64.b64decode(base64_text, validate=True)))
+        start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
+        head = base64.b64decode(start[: len(start) // 4 * 4], validate=True)
+        ending = b"".join(
+            FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4, False).iterate_blocks()
+        )
+        size = base64_text.length // 4 * 3 - ending.count(b"=")
+        if base64_text.length % 4:
+            raise binascii.Error("its length is not a multiple of 4")
+        header = read_npy_header(io.BytesIO(head), size, "")
+        return header.make_stored_array(partial(_load_base64_array, base64_text, header))
     except InputError as error:
         raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
-    except Exception as error:  # numpy's, zipfile's and the codecs' own
-        raise InputError(f"{title} is not an array", str(error), "Save it again with Polygraphy, or as .npz.") from None
-
-
-def read_first_npz_array(npz_bytes: bytes) -> bytes:
-    """Returns the first array of an npz in memory as the bytes of an ``.npy``."""
-    with zipfile.ZipFile(io.BytesIO(npz_bytes)) as archive:
-        info = archive.infolist()[0]
-        if info.file_size > max(MAX_IN_MEMORY_BYTES, 2 * len(npz_bytes)):
-            raise ValueError(f"an array would unpack to {info.file_size:,} bytes")
-        return archive.read(info)
+    except Exception as error:  # numpy's and the codec's own
+        raise InputError(
+            f"{title} is not an array", str(error), "Save it with Polygraphy 0.38 or later, or as .npz."
+        ) from None
 
 
 def polygraphy_object_kind(json_object: dict[str, Any]) -> str | None:
     """Returns the Polygraphy class of a JSON object, such as ``ndarray`` or ``RunResults``; None for a plain object."""
     kind = json_object.get("polygraphy_class")
-    if isinstance(kind, str):
-        return kind
-    for key, item in json_object.items():  # the type mark of older releases
-        if isinstance(item, str) and item == "polygraphy_serialized_json_type":
-            return key.replace("__polygraphy_encoded_", "")
-    return None
+    return kind if isinstance(kind, str) else None
 
 
 class RunResultsWriter:
