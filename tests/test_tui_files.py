@@ -93,6 +93,3 @@ async def test_the_footer_is_not_drawn_again_by_keys_that_leave_the_focus(tmp_pa
         )
         assert [text for text, _ in footer.lines[0]] == [text for text, _ in line]
         assert len(drawn) <= 4, "only where an action becomes possible or impossible"
-        for key, text in {"Y": "e exports a report", "m": "--config A --config B", "Z": "z undoes"}.items():
-            await press(pilot, key)
-            assert app.screen is main and text in status(main), "a key without an action any more names the way round"
