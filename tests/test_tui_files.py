@@ -5,7 +5,7 @@ import os
 import pytest
 from textual.widgets import Input
 
-from tests.screen import answered, opened, press, screen_text, status
+from tests.screen import answered, opened, press, screen_text
 from trt_tui.tui.screens.dialogs import ConfirmDialog, fit_key_hints
 from trt_tui.tui.state.status import Focus, footer_action_line
 from trt_tui.tui.widgets.inputs import KeyedOptionList
