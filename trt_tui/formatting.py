@@ -247,7 +247,7 @@ def worst_sample_text(sample_name: object, sqnr_db: float | None, mark: str = SI
     return f"{decibels_text(sqnr_db, nan=sqnr_db is None, mark=mark)} {sample_name}"
 
 
-def engine_gap_text(gap_db: float | None) -> str:
+def simulation_engine_gap_text(gap_db: float | None) -> str:
     """Returns the difference in dB between an engine and its simulation as text.
 
     Args:

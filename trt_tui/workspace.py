@@ -361,7 +361,7 @@ class Workspace:
         return self._choose_feeds(self.options.whatif_samples, self.options.hold_out)
 
     def find_judged_feeds(self, *configs: PrecisionConfig) -> JudgedFeeds:
-        """Returns the feeds that judge all of some configs: the feeds in use that calibrated none of these configs.
+        """Returns the feeds on which all given configs can be judged: the feeds in use that calibrated none of them.
 
         The samples of a search are the same for all of its configs.
         """

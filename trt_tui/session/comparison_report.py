@@ -288,7 +288,7 @@ def _target_outcome_text(session: SessionState, run: str, accuracy: Accuracy) ->
 
 
 def _outcome_reason_lines(session: SessionState) -> list[str]:
-    """Returns a line for each result with reasons: uncertain ones, and failures that the value alone does not explain."""
+    """Returns a line of reasons for each uncertain result, and for each failure that the value alone does not explain."""
     lines = []
     for run in session.list_distinct_runs():
         title = _run_title_text(session, run)

@@ -266,7 +266,7 @@ class Session(SessionState):
         self._resumed_snapshot = self.history.snapshot()
 
     def _apply_command_line_options(self, config: PrecisionConfig) -> PrecisionConfig:
-        """Returns a config with TF32 and with the keep rules of the command line.
+        """Returns a config with the TF32 setting and the keep rules of the command line.
 
         Raises:
             InputError: The errors of `trt_tui.core.moves.keep_rules.apply_keep_rules`.
@@ -311,9 +311,9 @@ class Session(SessionState):
             self._keep_valid_ranges(previous, fingerprint)
             return
         self._adopt_session_of_same_content(fingerprint)
-        self._drop_moves_of_other_weights()
+        self._drop_moves_made_for_other_weights()
 
-    def _drop_moves_of_other_weights(self) -> None:
+    def _drop_moves_made_for_other_weights(self) -> None:
         if self.saved_sha256 not in ("", self.network_sha256):
             self._drop_measured_moves("other weights, in the session resumed,")
 
@@ -330,7 +330,7 @@ class Session(SessionState):
         self.target_text = saved.target or None
         self.set_initial_target()
         self.update_target_baseline()
-        self._drop_moves_of_other_weights()
+        self._drop_moves_made_for_other_weights()
         self.config_names.get_config_name(self.config)
         if saved.note:
             self.warnings.append(saved.note)
@@ -360,7 +360,7 @@ class Session(SessionState):
 
     @_apply.register
     def _apply_loaded_config(self, event: ev.ConfigRead) -> None:
-        """Makes the config of a file the current config. Undo restores the resumed config."""
+        """Makes the config of a file the current config. Undo returns to the config of the resumed session."""
         loaded_config = event.loaded
         self.history.push_config(self._apply_command_line_options(loaded_config.config))
         self.config_names.get_config_name(self.config)
@@ -841,7 +841,8 @@ class Session(SessionState):
         )
 
     def store_build_failure(self, config: PrecisionConfig, error: TrtTuiError) -> None:
-        """Stores the reason why a config has no engine or no executed export. A comparison continues in spite of it."""
+        """Stores the reason why the engine of a config was not built, or its exported network was not executed. The
+        comparison continues."""
         self.error = None
         if self.builder is not None:
             self.results.store_engine_result(

@@ -75,7 +75,7 @@ def _build_pen(style: Style | None, color_system: ColorSystem) -> Pen:
 
 
 @lru_cache(maxsize=4096)
-def _simplify_pen_for_blank(pen: Pen) -> Pen:
+def _keep_style_visible_on_space(pen: Pen) -> Pen:
     """Returns the text attributes and colours (the pen) that a space needs.
 
     A space needs no text colour, unless an attribute such as underline is visible on a space.
@@ -92,7 +92,7 @@ def _split_strip_into_cells(strip: Strip, color_system: ColorSystem) -> tuple[li
         if control:
             continue
         pen = _build_pen(style, color_system)
-        blank = _simplify_pen_for_blank(pen)
+        blank = _keep_style_visible_on_space(pen)
         for character in text:
             width = 1 if character.isascii() else get_character_cell_size(character)
             if width == 1:

@@ -83,7 +83,7 @@ def load_adaptive_runner(
         samples,
         run_kind,
         on_mode_change,
-        {**_find_join_functions(model), **(joins or {})},
+        {**_find_portion_join_functions(model), **(joins or {})},
         extra_inputs,
         "the GPU memory" if device else "memory",
         keep_portions=keep_on_device and device,
@@ -448,7 +448,7 @@ def _has_random_operators(model: ir.Model) -> bool:
     return any(is_random(node) and node.inputs for node in model.graph.all_nodes())
 
 
-def _find_join_functions(model: ir.Model) -> dict[str, OutputJoin]:
+def _find_portion_join_functions(model: ir.Model) -> dict[str, OutputJoin]:
     """Finds the outputs that are reductions or shapes of whole tensors, with the function that joins their portions."""
     joins = {}
     for value in model.graph.outputs:

@@ -133,7 +133,7 @@ def build_command_lines_for_constraints(
     files, builder_options = files or TrtexecFiles(), builder_options or BuilderOptions()
     common = ["--noTF32"] if not config.tf32 else []
     more_profiles = parse_additional_profiles(builder_options.profiles, network.inputs, shapes or {})
-    profile = _profile_arguments(network, shapes or {}, more_profiles, include_static=False)
+    profile = _shape_profile_arguments(network, shapes or {}, more_profiles, include_static=False)
     output_arguments = [
         f"--saveEngine={files.engine}",
         "--skipInference",
@@ -153,7 +153,7 @@ def build_command_lines_for_constraints(
         )
     ]
     if constraints is not None:
-        static_profile = _profile_arguments(
+        static_profile = _shape_profile_arguments(
             network, shapes or {}, more_profiles, include_static=bool(constraints.ranges)
         )
         lines.append(
@@ -287,7 +287,7 @@ def _quoted_names_text(names: Iterable[str]) -> str:
     return text + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _profile_arguments(
+def _shape_profile_arguments(
     network: Network,
     shapes: Mapping[str, ShapeRange],
     additional_profiles: Sequence[Mapping[str, ShapeRange]],

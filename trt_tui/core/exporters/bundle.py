@@ -831,7 +831,7 @@ def write_subgraph(
             start=escape_hidden_characters(", ".join(start_tensors)),
             stop=escape_hidden_characters(", ".join(end_tensors)),
             network=escape_hidden_characters(network.name),
-            profile="".join(f" {flag}" for flag in _profile_arguments(dynamic_inputs, sample_runs)),
+            profile="".join(f" {flag}" for flag in _shape_profile_arguments(dynamic_inputs, sample_runs)),
             atol=tolerance_lines(tolerances) or "0",
             largest=f"{largest:.6g}",
         ),
@@ -839,7 +839,7 @@ def write_subgraph(
     return sorted(folder.iterdir())
 
 
-def _profile_arguments(names: Iterable[str], sample_runs: Sequence[SampleRun]) -> list[str]:
+def _shape_profile_arguments(names: Iterable[str], sample_runs: Sequence[SampleRun]) -> list[str]:
     """Returns Polygraphy arguments for the shapes of inputs in the samples, quoted for a shell.
 
     Without them Polygraphy builds a profile of size 1, with which the samples cannot be executed.

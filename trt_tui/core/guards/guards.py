@@ -222,7 +222,7 @@ class GuardFacts:
     float_work: FloatWorkShare | None = None
 
     def sqnr_without_fp32_error(self, sqnr_db: float, output_name: str = "") -> float:
-        """Converts an SQNR against another reference to the SQNR against FP32 of the network, in dB.
+        """Estimates the SQNR against the network in FP32 from an SQNR against another reference, in dB.
 
         The error of FP32 on the same samples is subtracted. The result is infinite if FP32 has all of the error.
 

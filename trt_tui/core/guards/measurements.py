@@ -183,7 +183,7 @@ def _measure_channel_stats(sample: np.ndarray) -> np.ndarray:
 def count_samples_by_label_class(
     calibration_samples: Samples, judged_samples: Samples, mask_names: Collection[str] = ()
 ) -> tuple[LabelClassFacts, ...]:
-    """Counts the samples of each class, for every array of labels that has class numbers in both sets of samples.
+    """Counts the calibration and the judged samples of each class, for every label array with class numbers in both.
 
     Args:
         mask_names: Names of arrays that are masks and not labels.

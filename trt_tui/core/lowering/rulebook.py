@@ -520,8 +520,8 @@ def quantize_dequantize_weight(weight_array: np.ndarray, qdq_scale: QdqScale) ->
 
 
 def round_constant(network: Network, tensor: str, precision: Precision) -> np.ndarray:
-    """Returns a constant rounded to a float precision, float32. Unrepresentable masks are clamped, and epsilons are
-    raised.
+    """Rounds a constant to a float precision, and returns the result as float32. Masks out of range are clamped, and
+    epsilons that would become 0 are raised.
     """
     array = network.constant_value(tensor)
     limit = mask_clamp_limit(network, tensor, precision)

@@ -215,7 +215,7 @@ def summarize_tensor(dump: Dump, tensor: str) -> Iterator[TensorSummary | None]:
 
 
 def find_min_mask_magnitude(network: Network | None) -> float:
-    """Returns the smallest magnitude of mask values in a dump: half of the smallest mask in the network.
+    """Returns the magnitude from which a value in a dump counts as a mask: half of the smallest mask in the network.
 
     It is half of the largest FP32 number without a network, and if the network has no mask.
     """

@@ -87,7 +87,7 @@ class BoundedValue:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorMetric(BoundedValue):
-    """An error metric: its formula over sums, its format, and the tables with a column of it.
+    """An error metric: its formula over sums, its format, and the tables that show it in a column.
 
     Attributes:
         key: The key in records, and the attribute of `ErrorMetrics` if there is one.
@@ -679,13 +679,13 @@ class BootstrapSampler:
         If the rows of an output are not samples, each row of the arrays is a feed. If all judged outputs are integers,
         the arrays count the differing elements and all elements.
         """
-        _, units = self._join_sums_by_sample_or_feed([*(self._float_sums or self._mismatch_sums).values()])
+        _, units = self._join_error_sums_of_outputs([*(self._float_sums or self._mismatch_sums).values()])
         return np.stack([unit_sums[:, 0] for unit_sums in units], 1), np.stack(
             [unit_sums[:, 1] for unit_sums in units], 1
         )
 
     @staticmethod
-    def _join_sums_by_sample_or_feed(sums_by_output: Sequence[Sequence[np.ndarray]]) -> tuple[bool, list[np.ndarray]]:
+    def _join_error_sums_of_outputs(sums_by_output: Sequence[Sequence[np.ndarray]]) -> tuple[bool, list[np.ndarray]]:
         """Joins the error sums of each output over all feeds, with one row for each sample, or one row for each feed.
 
         The bool is True if all outputs have one row for each sample. The rows are feeds if not.
@@ -706,7 +706,7 @@ class BootstrapSampler:
         ]
         if not sums_by_output:
             return None
-        is_by_sample, units = self._join_sums_by_sample_or_feed(sums_by_output)
+        is_by_sample, units = self._join_error_sums_of_outputs(sums_by_output)
         count = len(units[0])
         if count < MIN_SAMPLES:
             return None

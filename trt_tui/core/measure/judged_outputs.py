@@ -682,7 +682,7 @@ def _find_layers_behind_selection(network: Network, output_name: str) -> list[La
 
 
 def find_partly_judged_output_reasons(network: Network) -> dict[str, str]:
-    """Returns the float outputs that are judged before a selection, each with a reason for doubt.
+    """Returns the float outputs that are judged only in front of a selection such as TopK, each with a reason for doubt.
 
     The reason names the layers behind the selection that compute the output from selected floats. It is "" if these
     layers only copy.

@@ -246,8 +246,8 @@ class GatedGraphLoader:
 
     @cached_property
     def _graph_forms(self) -> list[tuple[str, Backend, bool]]:
-        """The forms in which the gated graph can be executed, the fastest first: name, backend, and True if gates are
-        data."""
+        """The forms in which the gated graph can be executed, the fastest first: name, backend, and whether
+        Where nodes rather than If nodes select precisions."""
         backend = self._backend
         forms = [("", backend, False)]
         if backend.capabilities.has_device or self._has_many_small_layers_on_cpu:

@@ -374,7 +374,7 @@ class Target:
     def refuse_if_unmeasurable(
         self, judged_outputs: Sequence[JudgedOutput], network: NetworkOutline, metric_name: str | None
     ) -> None:
-        """Raises an error if the judged outputs or the metric cannot provide the bounded value.
+        """Raises an error if the value that the target bounds cannot be measured on the judged outputs or with the metric.
 
         Raises:
             InputError: the named output is not among ``judged_outputs``, or does not have this value. Or there is no

@@ -66,8 +66,8 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class MatrixForm:
-    """The form of a weight as matrices ``(groups, rows, columns)``, with output channels as rows, and of the layer's
-    input.
+    """The conversion of a weight, and of the input of its layer, to matrices. A weight becomes ``(groups, rows, columns)``
+    with output channels as rows.
 
     Attributes:
         shape: The shape of the weight.
@@ -798,7 +798,7 @@ def expand_scales_to_weights(values: np.ndarray, scale: rulebook.QdqScale, form:
 
 
 def _gather_scales(step_array: np.ndarray, scale: rulebook.QdqScale) -> np.ndarray:
-    """Returns the scales in their layout, flat, from the scale of each weight."""
+    """Takes one scale for each channel or block from the scales of all weights; returns them flat, in the stored order."""
     if scale.axis is None:
         return step_array.ravel()[:1]
     if scale.block_size is not None:

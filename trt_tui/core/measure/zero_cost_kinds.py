@@ -84,7 +84,7 @@ LEAVES_FILE_SUFFIX = ", no longer in file precision"
 
 
 class ZeroCostStage(IntEnum):
-    """The stages of zero-cost changes, in the order of a search.
+    """A stage of a search that tries zero-cost changes. The members are in the order of the search.
 
     The changes of a stage are measured in the config with the accepted changes of the earlier stages. A change removes
     the moves of later stages on the groups that it changes, since they were measured without it.

@@ -125,7 +125,7 @@ def decode_file_move(file_name: str, location: str, entry: Any, implied_entries:
     return MoveEntry(location, move, tuple(names), tuple(entry for entry in record if entry not in fields))
 
 
-class FileMoveApplier:
+class LoadedMoveApplier:
     """The moves in a file, which it checks against a network and adds to a config.
 
     Args:
@@ -532,7 +532,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
     record = _read_json(path)
     file_class = _FILE_CLASS_BY_VERSION[_check_version(record, path.name)]
     file = convert_file_value(record, file_class, path.name)
-    move_applier = FileMoveApplier(
+    move_applier = LoadedMoveApplier(
         path.name, network, [decode_file_move(path.name, *entry) for entry in file.iterate_move_entries()]
     )
     move_applier.warnings += [
@@ -604,7 +604,7 @@ def _read_checked_ranges(
     file_location: str,
     file_name: str,
     network: NetworkOutline,
-    move_applier: FileMoveApplier,
+    move_applier: LoadedMoveApplier,
 ) -> dict[str, float]:
     """Reads the ranges in a part of the file as amax by tensor. Unknown tensors are left out or refused."""
     ranges = {
@@ -699,7 +699,7 @@ def _check_missing_weights(
     network: NetworkOutline,
     config: PrecisionConfig,
     force: bool,
-    move_applier: FileMoveApplier,
+    move_applier: LoadedMoveApplier,
 ) -> None:
     """Refuses a config whose layers need the FP32 weights of a reference that is not open.
 
@@ -724,7 +724,7 @@ def _check_missing_weights(
 
 
 def _convert_default_precisions(
-    file_name: str, model: _ModelEntry, move_applier: FileMoveApplier, tf32: bool
+    file_name: str, model: _ModelEntry, move_applier: LoadedMoveApplier, tf32: bool
 ) -> PrecisionConfig:
     """Converts the default precisions of a config for a quantized file to those for an FP32 network.
 
@@ -746,7 +746,7 @@ def _convert_default_precisions(
 
 
 def _check_structure(
-    file_name: str, network: NetworkOutline, model: _ModelEntry, move_applier: FileMoveApplier, force: bool
+    file_name: str, network: NetworkOutline, model: _ModelEntry, move_applier: LoadedMoveApplier, force: bool
 ) -> None:
     """Refuses a config for a network with another structure. If ``force`` is True, it adds a warning instead."""
     differs = _structure_difference_text(network, model, move_applier.find_unknown_names(PrecisionMove.subject_kind))

@@ -16,7 +16,7 @@ from trt_tui.core.network.operators import (
     PRODUCTS,
     SIZE_INPUTS,
     blocking_plugin_reason,
-    find_blocking_plugin,
+    find_plugin_ending_simulation,
     is_random,
     unsupported_operator_reason,
 )
@@ -178,7 +178,7 @@ def _build_layer(
     outputs = tuple(value.name or "" for value in node.outputs)
     input_names = [name for name in (*inputs, *iterate_captured_tensors(node)) if name]
     kind, note = _classify_node(node)
-    if blocking_plugins is not None and (plugin := find_blocking_plugin(node, input_names, blocking_plugins)):
+    if blocking_plugins is not None and (plugin := find_plugin_ending_simulation(node, input_names, blocking_plugins)):
         blocking_plugins.update(dict.fromkeys(filter(None, outputs), plugin))
         kind, note = LayerKind.OPAQUE, blocking_plugin_reason(node, plugin)
     if kind is not LayerKind.OPAQUE and not is_random(node):

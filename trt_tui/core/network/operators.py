@@ -209,7 +209,9 @@ def is_plugin(node: ir.Node) -> bool:
     return is_foreign or any(is_plugin(inner_node) for graph in list_subgraphs(node) for inner_node in graph)
 
 
-def find_blocking_plugin(node: ir.Node, input_names: Sequence[str], blocking_plugins: Mapping[str, str]) -> str:
+def find_plugin_ending_simulation(
+    node: ir.Node, input_names: Sequence[str], blocking_plugins: Mapping[str, str]
+) -> str:
     """Returns the name of the plugin that prevents the simulation of a node; "" if no plugin does.
 
     It is the node itself, or the first plugin among the nodes that it depends on.

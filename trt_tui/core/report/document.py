@@ -23,7 +23,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawing of characters."""
+    """A plot that is drawn with text characters."""
 
     lines: Sequence[str]
 

@@ -23,10 +23,10 @@ from trt_tui.formatting import (
     NOT_MEASURED,
     add_decibel_unit,
     counted_noun_text,
-    engine_gap_text,
     layer_share_text,
     number_text,
     percent_text,
+    simulation_engine_gap_text,
 )
 
 MAX_ROWS = 20
@@ -88,7 +88,11 @@ def engine_check_lines(
 ) -> list[str]:
     """Returns the checks for an engine that is less accurate than simulated; empty without checks."""
     gap = engine_sqnr_gap_db(engine_result.select_comparable_simulation(simulated_accuracy), engine_result.accuracy)
-    return [f"{title}: {engine_gap_text(gap)}; what to check:", *(f"  {line}" for line in checks)] if checks else []
+    return (
+        [f"{title}: {simulation_engine_gap_text(gap)}; what to check:", *(f"  {line}" for line in checks)]
+        if checks
+        else []
+    )
 
 
 def engine_layer_blocks(network: NetworkOutline, engine_report: EngineReport) -> list[Block]:

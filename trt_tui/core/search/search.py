@@ -1132,7 +1132,7 @@ def _try_other_ranges(search: Search, before: Evaluation) -> Trials[Evaluation]:
 def bisect_prefix_length(
     group_order: Sequence[str], evaluate: Callable[[Sequence[str]], Trials[Evaluation]], *, passes: int, fails: int
 ) -> Trials[int]:
-    """Returns the length of a passing prefix of a group order, by bisection between two lengths.
+    """Returns how many of the first groups of an order must be raised to meet the target, by bisection between two numbers.
 
     The bisection takes at most ceil(log2(n)) evaluations for n numbers in between. The result passes, and its neighbour
     in the direction of ``fails`` fails.

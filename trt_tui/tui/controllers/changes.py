@@ -90,7 +90,7 @@ class PrecisionController(Presenter):
             return ""
         return f"it runs in FP32 only{next((f': {reason}' for reason in group.refusal_reasons.values()), '')}"
 
-    def _refuse_step(self, upwards: bool) -> str:
+    def _precision_step_refusal_reason(self, upwards: bool) -> str:
         """Returns the reason why the selected row cannot be raised or reduced; "" if it can be, or if it has several
         groups."""
         group, config = self.current_group, self.session.config
@@ -99,8 +99,8 @@ class PrecisionController(Presenter):
         is_last = find_stepped_precision(config, group, upwards) is config.precision_of(group)
         return self._no_further_step_text(upwards) if is_last else ""
 
-    refuse_higher = partialmethod(_refuse_step, True)
-    refuse_lower = partialmethod(_refuse_step, False)
+    refuse_higher = partialmethod(_precision_step_refusal_reason, True)
+    refuse_lower = partialmethod(_precision_step_refusal_reason, False)
 
     def do_toggle(self) -> None:
         """Changes the selected fusion groups between FP32 and their default precision."""

@@ -46,7 +46,7 @@ from trt_tui.tui.widgets.lines import LinePane, Lines
 
 
 class NavigationController(Presenter):
-    """The part of the main screen that moves the cursor in the layer list and the heat map, and the filter field."""
+    """The part of the main screen for the cursor in the layer list and in the heat map, and for the filter field."""
 
     _filter_error: Span | None = None
     """The message about an error in the typed filter; None if the filter has no error."""

@@ -360,9 +360,9 @@ class HelpPage(Dialog):
             options.append(Option(entry, id=action.id))
             previous_reason = disabled_reason
         options = (
-            self._build_term_options(terms) + options
+            self._build_glossary_entries(terms) + options
             if self._is_term_name(terms)
-            else (options + self._build_term_options(terms))
+            else (options + self._build_glossary_entries(terms))
         )
         choices.set_options(options)
         choices.highlighted = next((index for index, choice in enumerate(options) if choice.id is not None), None)
@@ -375,7 +375,7 @@ class HelpPage(Dialog):
             text == key_text(key) for action in self.actions for key in get_action_keys(action.id)
         )
 
-    def _build_term_options(self, search_terms: list[str]) -> list[Option]:
+    def _build_glossary_entries(self, search_terms: list[str]) -> list[Option]:
         """Returns the entries of the words that match all typed words. A word with exactly the typed name is first."""
         text, options = " ".join(search_terms), list[Option]()
         self._listed_terms = {}

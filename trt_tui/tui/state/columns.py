@@ -466,7 +466,7 @@ def shorten_share_text(text: str, width: int) -> str:
     return "<0" if "-" in text and text.endswith("%") else shorten_number_in_text(text, width)
 
 
-def _share_title(row_values: RowValues, width: int) -> str:
+def _error_share_column_title(row_values: RowValues, width: int) -> str:
     titles = (
         ("share of loss", "loss share", "share")
         if row_values.measure is ColourMeasure.SHARE
@@ -587,7 +587,7 @@ SHARE_COLUMN = LayerColumn(
     width=_VALUE_CELLS + 6,
     narrower_widths={2: _VALUE_CELLS + 1},
     order_title="worst first",
-    title_text=_share_title,
+    title_text=_error_share_column_title,
     cell=_share_cell,
     draw=_draw_share,
     compute_sort_values=lambda row_values: row_values.worst_first_sort_values,

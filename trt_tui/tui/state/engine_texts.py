@@ -45,11 +45,11 @@ from trt_tui.formatting import (
     byte_size_text,
     counted_noun_text,
     duration_text,
-    engine_gap_text,
     layer_share_text,
     milliseconds_text,
     number_text,
     percent_text,
+    simulation_engine_gap_text,
 )
 from trt_tui.jobs.events import BuilderSummary
 from trt_tui.session.comparison_report import FP32_ENGINE_TITLE, ReportedRun, accuracy_table, list_engine_runs
@@ -187,8 +187,7 @@ def implementation_text(implementation: GroupImplementation | None, requested_pr
 
 
 def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> list[str]:
-    """Returns sentences about a group in an engine: precision, time and reformat layers, and whether TensorRT reports
-    more.
+    """Returns sentences about a group in an engine: precision, time, reformat layers, and whether it is in a fused region.
 
     Args:
         requested_precision: The precision in the current config.
@@ -286,7 +285,7 @@ def engine_alert_text(session: Session) -> str:
     )
     if not broken and (gap is None or gap <= UNEXPLAINED_GAP_DB):
         return ""
-    return engine_gap_text(gap) + f": {shown_key('engine')} shows what to check"
+    return simulation_engine_gap_text(gap) + f": {shown_key('engine')} shows what to check"
 
 
 _MARK_SENTENCES = {

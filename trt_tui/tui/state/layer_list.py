@@ -365,7 +365,7 @@ def _find_small_groups(row_values: RowValues) -> dict[LayerListView, frozenset[s
 
 
 def _share_sample_count_text(layer_list: LayerList) -> str:
-    """Returns the number of samples behind the shares, "samples 8-32"; "" if it is all samples, or no share is known."""
+    """Returns on how many samples shares were measured, such as "samples 8-32"; "" for all samples, or without shares."""
     session = layer_list.session
     sample_counts = [share.samples for share in session.get_run_results("config").shares.values()]
     all_samples = session.count_judging_samples(session.config)

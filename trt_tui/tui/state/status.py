@@ -423,8 +423,7 @@ def find_first_group_to_raise(session: Session, row_values: RowValues) -> str | 
 
 
 def _can_toggle_improve(session: Session, toggle: ToggleResult) -> bool:
-    """Returns False if the value of a toggled row was measured and is not better than the current one by more than
-    noise."""
+    """Returns False if the toggle of a row was measured and did not improve the value by more than noise."""
     accuracy = session.get_run_results("config").accuracy
     if session.target is None or accuracy is None or toggle.margin is None or toggle.is_partial:
         return True

@@ -262,7 +262,7 @@ def fit_summary_table(session: Session, width: int) -> SummaryTable:
     title_cells = max(8, cell_width(title))
     built_columns[0] = replace(built_columns[0], title=title, width=title_cells, narrow_width=title_cells)
     ranks = {"simulated": {MARGIN_MARK: 1, "output": 4}, "built": {"MB": 2, "ms": 3, metric_title: 5}}
-    has_built = has_built_values(session)
+    has_built = has_engine_values(session)
     columns = {
         kind: [
             SummaryColumn(
@@ -320,7 +320,7 @@ _OUTPUT_CELLS = 8
 """The width of the name of the worst judged output, if there are several."""
 
 
-def has_built_values(session: Session) -> bool:
+def has_engine_values(session: Session) -> bool:
     """Returns True if the table needs columns for values of engines, executed exports or differences of stages."""
     if session.results.fp32_engine is not None or session.list_stage_accuracies():
         return True
@@ -492,7 +492,7 @@ def _run_outcome_line(session: Session, run: str, accuracy: Accuracy | None, dim
     if leaves_quantized_precision_unused(outline, config):
         line = clip_line([*line, (f" nothing in {config.quantized.label}", "dim")], width)
     if run == "config" and not has_unfinished_accuracy(session, config):
-        line = [*line, *target_gauge_line(session, width - line_width(line), has_built_values(session))]
+        line = [*line, *target_gauge_line(session, width - line_width(line), has_engine_values(session))]
     return line
 
 

@@ -13,7 +13,7 @@ from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE
 
 
 class FilePrecisionBody(GroupBody):
-    """The emission of a fusion group in file precision. The arguments are those of `GroupBody`."""
+    """The emitter of a fusion group with the types of the model file. The arguments are those of `GroupBody`."""
 
     def __init__(
         self,

@@ -296,7 +296,7 @@ def emit_ungated_group(
     branch_tensors: BranchTensors,
     nodes: Nodes,
 ) -> None:
-    """Emits a fusion group without gates. Constants that are graph inputs replace those of the network."""
+    """Emits a fusion group in one fixed precision. A constant that is a graph input replaces the stored one."""
     for name in group.layers:
         layer = emitter.network.get_layer(name)
         for tensor in layer.inputs:

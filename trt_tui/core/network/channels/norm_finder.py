@@ -49,7 +49,7 @@ def find_zero_cost_support(graph: LayerGraph, groups: Sequence[FusionGroup]) -> 
 def _add_rewrite_refusal_reason(
     graph: LayerGraph, normalisation: Normalisation, group: FusionGroup, group_name_by_layer: Mapping[str, str]
 ) -> Normalisation:
-    """Returns a normalisation with the reason why the operator cannot replace its layers, if there is one."""
+    """Adds to a normalisation the reason why one operator, such as LayerNormalization, cannot replace its layers."""
     no_rewrite_reason = normalisation.no_rewrite_reason
     if len(normalisation.layers) == 1:
         no_rewrite_reason = f"it is the operator {normalisation.operator} already"

@@ -37,15 +37,15 @@ class ShapeDependencies:
             if layer.name in grouped_layers:
                 indices = [layer.index]
             else:
-                indices = _merge_smallest_indices(waiting_by_tensor.pop(name, []) for name in layer.outputs)
+                indices = _merge_sorted_index_lists(waiting_by_tensor.pop(name, []) for name in layer.outputs)
             if reads_only_shape(layer) and indices:
-                self._waiting_by_tensor[layer.inputs[0]] = _merge_smallest_indices(
+                self._waiting_by_tensor[layer.inputs[0]] = _merge_sorted_index_lists(
                     (indices, self._waiting_by_tensor.get(layer.inputs[0], []))
                 )
             elif indices:
                 for name in graph.input_tensors(layer.name):
                     if name in ungrouped_tensors:
-                        waiting_by_tensor[name] = _merge_smallest_indices((indices, waiting_by_tensor.get(name, [])))
+                        waiting_by_tensor[name] = _merge_sorted_index_lists((indices, waiting_by_tensor.get(name, [])))
 
     def find_deadlocked_layer(self, group_layers: Collection[Layer], joining_layers: Collection[Layer]) -> str:
         """Returns a layer that would wait forever for a shape inside a group if more layers joined it; "" if there is
@@ -73,7 +73,7 @@ class ShapeDependencies:
         return ""
 
 
-def _merge_smallest_indices(sorted_index_lists: Iterable[list[int]]) -> list[int]:
+def _merge_sorted_index_lists(sorted_index_lists: Iterable[list[int]]) -> list[int]:
     """Returns the smallest distinct indices of several sorted lists, at most `_MAX_TRACKED_READERS`."""
     return list(islice(dict.fromkeys(merge(*sorted_index_lists)), _MAX_TRACKED_READERS))
 
