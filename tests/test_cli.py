@@ -376,3 +376,9 @@ def test_each_of_several_targets_decides_the_exit_code(run, mlp):
     for targets in (("sqnr>=1", "sqnr>=200"), ("sqnr>=200", "sqnr>=1")):
         assert run(*command, *(word for target in targets for word in ("--target", target)))[0] == 1
     assert run(*command, "--target", "sqnr>=1", "--target", "cosine>=0.1")[0] == 0
+
+
+def test_random_inputs_never_pass_without_doubt(run, mlp):
+    command = ("compare", mlp.model, "--samples", 16, "--layers", "none", "--runs", "fp16", "--target", "sqnr>=1")
+    code, out, _ = run(*command)
+    assert code == 0 and "PASS?" in out and "the inputs are random" in out

@@ -292,6 +292,17 @@ def test_shares_are_those_of_one_config(session):
     assert values.stale_config is None and values.group_values[first.name] == 5.0
 
 
+def test_a_group_that_is_lowered_again_has_no_share_of_the_config_before(session):
+    first, other = session.outline.groups[0], session.outline.groups[1]
+    start, shares = session.config, dict(session.results.get_results_or_empty(session.config).shares)
+    raised = start.with_group_precision([first], Precision.FP32, "user")
+    session.results.get_or_create_results(raised).shares.update(shares)
+    session.set_config(start.with_group_precision([other], Precision.FP16, "user"))
+    session.results.get_or_create_results(session.config).shares.clear()
+    values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config", raised)
+    assert values.stale_config == raised and first.name not in values.group_values and other.name in values.group_values
+
+
 def test_rows_are_counted_by_the_codes_in_use(session):
     for precision in (Precision.INT8, Precision.FP8, Precision.INT4, Precision.FP16):
         session.set_config(PrecisionConfig.from_precision(precision))
