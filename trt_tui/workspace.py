@@ -476,15 +476,19 @@ class Workspace:
     @cached_property
     def analysis(self) -> Analysis:
         """The simulation on the judged samples."""
+        return self.make_analysis(self.data_sets.judged_samples, self.reference_source)
+
+    def make_analysis(self, samples: Samples, reference_source: IndexedRunSource | None = None) -> Analysis:
+        """Returns the simulation on some samples, with the judged outputs, the metric and their reasons for doubt."""
         judged = self.judged_outputs
         return Analysis(
             self.network,
             self.backend,
-            self.data_sets.judged_samples,
+            samples,
             judged,
             metric=self.metric,
             boundary_type=self.options.other,
-            reference_source=self.reference_source,
+            reference_source=reference_source,
             unjudged_outputs=find_unjudged_output_reasons(self.network, None if self.options.judge else judged),
             partly_judged_outputs={} if self.options.judge else find_partly_judged_output_reasons(self.network),
         )
@@ -666,7 +670,7 @@ def _open_shape_analysis(workspace: Workspace, shape_name: str) -> Analysis:
                 f"it gives {'x'.join(map(str, actual_shape))}, the profile {'x'.join(map(str, shape))}",
                 "Give data of that shape, or leave --judge-at out.",
             )
-    return Analysis(workspace.network, workspace.backend, samples, workspace.judged_outputs, metric=workspace.metric)
+    return workspace.make_analysis(samples)
 
 
 def _list_metric_files(options: Options) -> tuple[str, ...]:
