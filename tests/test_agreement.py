@@ -160,7 +160,7 @@ def test_everything_that_may_be_the_reason_is_listed(unet) -> None:
     for part in (
         "build the all-FP32 config",
         f"{', '.join(quantizable[:3])} and 2 more",
-        "2 groups in fused",
+        "2 fused layers in fused",
         "1 unfused Q/DQ layers",
         "TF32 is on",
         "the ranges",
@@ -186,7 +186,7 @@ def test_an_engine_that_computes_something_else_is_called_that(unet) -> None:
     assert first == engine_fault_text(verdict(scores=60.6, boxes=70.0), wrong, sound)
     assert "differs from the simulation: 1.7 dB at scores for ~60.6" in first
     assert "the FP32 engine matches ONNX Runtime" in first
-    assert rest == ["7 groups in fused regions, which may round at other places than the simulation"]
+    assert rest == ["7 fused layers in fused regions, which may round at other places than the simulation"]
     assert "matches ONNX Runtime" not in engine_fault_text(verdict(scores=60.6), wrong)
     assert engine_fault_text(verdict(scores=60.6), verdict(scores=60.6 - ENGINE_FAULT_DB + 1), sound) == ""
     assert engine_fault_text(verdict(scores=60.6), wrong, engine(verdict(scores=12.0))) == ""  # that is the fault

@@ -188,7 +188,7 @@ def test_build_is_the_same_byte_for_byte(run, mlp, config, tmp_path):
     for name in ("one.onnx", "two.onnx"):
         code, out, err = run("build", mlp.model, "--config", config, "-o", tmp_path / name)
         assert code == 0 and out == f"{tmp_path / name}\n", err
-        assert "1 group in FP32" in err and "2 groups in INT8" in err
+        assert "1 fused layer in FP32" in err and "2 fused layers in INT8" in err
         written.append((tmp_path / name).read_bytes())
     script = [
         sys.executable,
@@ -249,7 +249,7 @@ def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):
 
 def test_inspect_prints_the_tree(run, mlp):
     code, out, err = run("inspect", mlp.model)
-    assert code == 0 and err == "" and out.startswith("mlp.onnx: 6 nodes in 3 groups, opset 17")
+    assert code == 0 and err == "" and out.startswith("mlp.onnx: 6 nodes in 3 fused layers, opset 17")
     assert "fc1" in out and "INT8" in out
     code, more, _ = run("inspect", mlp.model, "--nodes")
     assert code == 0 and len(more.splitlines()) > len(out.splitlines())

@@ -348,7 +348,7 @@ def test_a_file_of_version_1_is_read_and_written_as_version_2(network):
         (lambda r: r["overrides"].update({"x": 1}), "overrides['x'] is 1"),
         (lambda r: r["overrides"]["x"].pop("amax"), "overrides['x'].amax is missing"),
         (lambda r: r["layers"].update({"/fc1/Gem": {"precision": "fp32"}}), "layers that mlp.onnx does not have"),
-        (lambda r: r["layers"]["/fc2/Add"].update(precision="fp16"), "gives one group two precisions"),
+        (lambda r: r["layers"]["/fc2/Add"].update(precision="fp16"), "gives one fused layer two precisions"),
     ],
 )
 def test_what_is_wrong_in_a_file_of_version_1_is_named_as_it_stands_there(network, file, edit, title):
@@ -444,13 +444,13 @@ def test_a_layer_that_takes_its_group_with_it_is_said(tmp_path):
     )
     saved = tmp_path / "precision.json"
     saved.write_text(json.dumps(record))
-    assert not any("whole group" in text for text in read_config(saved, network, sha256="").warnings)
+    assert not any("whole fused layer" in text for text in read_config(saved, network, sha256="").warnings)
     kept, *others = group.layers
     record["moves"][0]["layers"] = [kept]
     saved.write_text(json.dumps(record))
     loaded = read_config(saved, network, sha256="")
     assert loaded.config.precision_of(group) is Precision.FP32
-    said = next(text for text in loaded.warnings if "whole group" in text)
+    said = next(text for text in loaded.warnings if "whole fused layer" in text)
     assert f"{kept} includes {', '.join(others)}" in said
 
 

@@ -386,7 +386,10 @@ def test_a_scheme_needs_no_builder(run, tmp_path) -> None:
     onnx.save(networks.attention_block(), model)
     code, text, _ = run("scheme", model)
     assert code == 0 and "100% of 0.5898 million MACs asked in INT8" in text
-    assert "not INT8: 1 group (/Softmax): " in text and "not INT8: 1 group (/norm/LayerNormalization): " in text
+    assert (
+        "not INT8: 1 fused layer (/Softmax): " in text
+        and "not INT8: 1 fused layer (/norm/LayerNormalization): " in text
+    )
     code, _, said = run("scheme", model, "--compute-capability", "8.9")
     assert code == 2 and "--compute-capability has no effect here" in said
 
@@ -406,7 +409,7 @@ def test_a_comparison_counts_what_would_not_run_as_asked(run, tmp_path, monkeypa
         "int8": others,
         "config": others,
     }
-    assert "2 of 7 groups would not run as requested: /up/ConvTranspose" in out.read_text("utf-8")
+    assert "2 of 7 fused layers would not run as requested: /up/ConvTranspose" in out.read_text("utf-8")
 
 
 def test_the_scheme_of_a_partly_quantized_file_lists_the_rest_with_its_share(run, tmp_path):
@@ -424,7 +427,7 @@ def test_the_scheme_of_a_partly_quantized_file_lists_the_rest_with_its_share(run
     code, text, err = run("scheme", model)
     assert code == 0, err
     assert "50% of 0.006144 million MACs in the file in INT8" in text, text
-    assert "not INT8: 1 group (/second/MatMul), 50% of the MACs: FP32 in the file" in text
+    assert "not INT8: 1 fused layer (/second/MatMul), 50% of the MACs: FP32 in the file" in text
     code, _, _ = run("scheme", model, "--json", tmp_path / "s.json", "--markdown", tmp_path / "s.md")
     scheme = json.loads((tmp_path / "s.json").read_text())["scheme"]
     assert scheme["macs"] == {"all": 6144, "asked": 3072} and scheme["skipped"][0]["macs"] == 3072

@@ -160,4 +160,4 @@ def test_a_search_raises_what_lost_its_epsilon(tmp_path, run, monkeypatch):
         "-o",
         tmp_path / "p.json",
     )
-    assert code == 0 and "1 of 3 groups in FP32 meet the tolerance" in out
+    assert code == 0 and "1 of 3 fused layers in FP32 meet the tolerance" in out

@@ -137,7 +137,7 @@ def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same
     assert level == ExecutionMode(f"{most} sample{'s' * (most > 1)} at a time", level.reason)
     assert "is too small for" in level.reason and set(short.runs) <= {0, 1, 2, 3}
     said = list(samples.memory_fallbacks.take_messages())
-    assert {text.split(":")[0] for text in said} == {"Runs in FP32", "Errors at the groups"}
+    assert {text.split(":")[0] for text in said} == {"Runs in FP32", "Errors at the fused layers"}
 
 
 def test_portions_stay_the_same_arrays_while_their_feed_lives_so_that_a_device_recognises_them(sampled):

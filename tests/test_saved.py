@@ -125,7 +125,7 @@ def test_any_history_survives_its_file(past, current, future):
         (lambda text: text.replace('"int8"', '"tf32"', 1), "default is TF32"),
         (lambda text: text.replace('"other":"fp16"', '"other":"int8"', 1), "default is INT8 and INT8"),
         (lambda text: text.replace('"precision":"fp32"', '"precision":"tf32"'), "/fc1/Gemm cannot run in TF32"),
-        (lambda text: text.replace('"/fc1/Gemm"', '"/fc9/Gemm"'), "the network has no group /fc9/Gemm"),
+        (lambda text: text.replace('"/fc1/Gemm"', '"/fc9/Gemm"'), "the network has no fused layer /fc9/Gemm"),
         (lambda text: text.replace('"target":"x"', '"target":"z"'), "the network has no tensor z"),
         (lambda text: text.replace("2.5", "-2.5"), "x cannot have the range -2.5"),
         (lambda text: text.replace("2.5", "1e300"), "to the largest FP32 value"),

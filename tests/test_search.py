@@ -372,7 +372,7 @@ def test_auto_says_what_it_does_and_why():
     noise = Noise(6, 0)
     assert "causes alone" in noise.search().method_text
     nothing = noise.search(sensitivities={})
-    assert "no values of its groups are known" in nothing.method_text and noise.search("greedy").method_text == "greedy"
+    assert "no values of its layers are known" in nothing.method_text and noise.search("greedy").method_text == "greedy"
     assert finish(nothing, noise).is_met
 
 
@@ -467,7 +467,7 @@ def test_what_was_raised_ends_on_the_lowest_rungs_that_do(seed):
     ]
     others = [INT8.with_moves({name: PrecisionMove(one) for name, one in some.items()}) for some in lower]
     assert lower and not any(evaluate(one).passes for one in others), "none of them could be lower"
-    assert "groups raised, " in result.summary and evaluate(result.config).passes
+    assert "fused layers raised, " in result.summary and evaluate(result.config).passes
 
     def latency(config):
         return sum(
@@ -504,7 +504,7 @@ def test_a_tolerance_that_nothing_meets_is_said_at_once_with_the_figure():
     search = noise.search(higher=Precision.FP16)
     result = finish(search, noise)
     assert result.outcome is SearchOutcome.UNREACHABLE and not result.is_met and len(search.evaluations) == 2
-    assert "all 8 groups in FP16" in result.summary and "-0.00 of what" in result.summary
+    assert "all 8 fused layers in FP16" in result.summary and "-0.00 of what" in result.summary
 
 
 def test_a_network_with_nothing_to_lower_is_refused():

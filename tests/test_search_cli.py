@@ -66,7 +66,7 @@ def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):
     raised = loaded.config.find_raised_groups(network)
     assert 1 <= len(raised) <= 4 and loaded.tolerance == "sqnr>=40"
     lines = shown.splitlines()
-    found = rf"sqnr>=40: {len(raised)} of 8 groups in FP32, equalization.* meets?"
+    found = rf"sqnr>=40: {len(raised)} of 8 fused layers in FP32, equalization.* meets?"
     assert re.match(found, lines[0]) and any("bias correction" in line for line in lines if " free " in line)
     assert "simulated only" in shown
     for name in raised:
@@ -114,7 +114,7 @@ def test_what_fp32_misses_is_said_with_the_figure(run, files, out, tmp_path):
 
 def test_a_budget_gives_the_best_reachable_and_says_that_it_is_short(run, files, out):
     code, shown, told = run("search", *files, "--tolerance", "sqnr>=40", "--max-fp32", "1", "--no-free", "-o", out)
-    assert code == 1 and "tolerance not met with 1 of 8 groups" in shown and "Tolerance not met" in told
+    assert code == 1 and "tolerance not met with 1 of 8 fused layers" in shown and "Tolerance not met" in told
     network = open_network(files[0])
     assert len(read_config(out, network).config.find_raised_groups(network)) == 1
     assert json.loads(out.read_text())["evidence"]["search"]["met"] is False

@@ -666,7 +666,7 @@ async def test_log_help_theme_and_palette(tmp_path):
         assert app.screen.text.splitlines()[0] == "Change" and "not now: nothing to undo" in app.screen.text
         await press(pilot, "enter")
         assert app.screen is main and "nothing to undo" in status(main)
-        await press(pilot, "f2", *"fp32 for a group", "enter")
+        await press(pilot, "f2", *"fp32 for a layer", "enter")
         assert app.session.config.precision_moves
         await press(pilot, "f2", "down", "up", *"zzzzzz", "enter")
         assert isinstance(app.screen, HelpPage) and not app.screen.text

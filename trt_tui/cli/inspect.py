@@ -116,7 +116,7 @@ def inspect(
             return
         engine_report = _read_engine_report(session, engine) if engine is not None else None
     click.echo(
-        f"{escape_hidden_characters(network.name)}: {len(network.layers)} nodes in {len(network.groups)} groups, "
+        f"{escape_hidden_characters(network.name)}: {len(network.layers)} nodes in {len(network.groups)} fused layers, "
         f"opset {network.opset}"
     )
     for note in network.notes:

@@ -226,7 +226,7 @@ INEFFECTIVE_OPTIONS = (
         ("inspect",),
         ("nodes", "tensorrt_release"),
         lambda values: values["engine"] is not None,
-        "the layers of an engine are shown by group, and it contains its release",
+        "the layers of an engine are shown by fused layer, and it contains its release",
         "Leave out one of them.",
     ),
     IneffectiveOptions(

@@ -796,7 +796,7 @@ def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter)
         reporter.send(
             ev.LogMessage(
                 reporter.job,
-                f"At {counted_groups} of {counted_noun_text(len(tails), 'group')} the errors count padding too: "
+                f"At {counted_groups} of {counted_noun_text(len(tails), 'fused layer')} the errors count padding too: "
                 f"{reason}. The judged outputs leave it out.",
                 "info",
             )

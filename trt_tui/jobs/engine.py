@@ -832,7 +832,7 @@ def _measure_group_errors_in_engine(
         if errors.group_errors
         else replace(
             errors,
-            missing_reason="no debug tensor of the engine can be assigned to a group",
+            missing_reason="no debug tensor of the engine can be assigned to a fused layer",
             hidden_groups=tuple(group_names),
         )
     )

@@ -1366,11 +1366,12 @@ class SearchJob:
             if engine_errors.accuracy is not None and has_unexplained_gap(simulated_accuracy, engine_errors.accuracy):
                 return [
                     *remarks,
-                    "with every group's result as an output too: no fusion is to blame, and no barrier "
+                    "with every fused layer's result as an output too: no fusion is to blame, and no barrier "
                     "helps; another tactic source or optimization level may",
                 ], []
             remarks = [
-                "with every group's result as an output it agrees with the simulation: a fusion computes something else"
+                "with every fused layer's result as an output it agrees with the simulation: a fusion computes "
+                "something else"
             ]
             tensors = _list_results_usable_as_outputs(network, config, [group.name for group in network.groups])
         else:
@@ -1399,7 +1400,7 @@ class SearchJob:
             remarks.append(
                 "no fusion barrier was found that mends it"
                 if tensors
-                else "the group at which the difference begins is unknown"
+                else "the fused layer at which the difference begins is unknown"
             )
         return remarks, barriers
 

@@ -535,7 +535,7 @@ def _preview_text(preview: Mapping[str, Any]) -> str:
     other_groups = preview["not_as_asked"]
     group_names = f": {name_list_text(other_groups)}" if other_groups else ""
     return (
-        f"{len(other_groups)} of {counted_noun_text(preview['groups'], 'group')} would not run as "
+        f"{len(other_groups)} of {counted_noun_text(preview['groups'], 'fused layer')} would not run as "
         f"requested{group_names} (preview, RTX {release}, {preview['gpu']}: "
         f"{counted_noun_text(preview['kernels'], 'kernel')})"
     )

@@ -57,7 +57,7 @@ ACTIONS = (
     Action("left", "left,h", "close", "Move", "Close the row, or go to the scope around it"),
     Action("right", "right,l", "open", "Move", "Open the row, or go into it"),
     Action(
-        "open", "enter", "open", "Move", "Open or close a scope, a group's nodes, the folded nodes", Precondition.ROW
+        "open", "enter", "open", "Move", "Open or close a scope, a layer's nodes, the folded nodes", Precondition.ROW
     ),
     Action("page_up", "pageup", "page up", "Move", "Move up by a page"),
     Action("page_down", "pagedown", "page down", "Move", "Move down by a page"),
@@ -95,7 +95,7 @@ ACTIONS = (
         "space",
         "FP32",
         "Change",
-        "Toggle FP32 for a group, a scope or a role of the blocks",
+        "Toggle FP32 for a layer, a scope or a role of the blocks",
         Precondition.GROUPS,
         footer=10,
     ),
@@ -135,7 +135,7 @@ ACTIONS = (
         "r",
         "range",
         "Change",
-        "Next range method for the group's inputs (minmax, percentile, entropy, mse); of a scope: type one for all",
+        "Next range method for the layer's inputs (minmax, percentile, entropy, mse); of a scope: type one for all",
         Precondition.GROUPS,
         footer=15,
     ),

@@ -727,8 +727,8 @@ def check_tensor_names(network: Network, names: Sequence[str]) -> None:
             )
             raise InputError(
                 f"{network.name} has no tensor {name}",
-                f"Did you mean {', '.join(similar_names)}?" if similar_names else "its layers have other outputs",
-                "Name inputs of the network or outputs of layers: trt-tui inspect --nodes lists layers.",
+                f"Did you mean {', '.join(similar_names)}?" if similar_names else "its nodes have other outputs",
+                "Name inputs of the network or outputs of nodes: trt-tui inspect --nodes lists nodes.",
             )
 
 

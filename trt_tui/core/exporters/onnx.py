@@ -248,7 +248,7 @@ def write_onnx_export(context: ExportContext) -> WrittenExport:
             else precision.label
         )
         counts[label] = counts.get(label, 0) + 1
-    count_texts = [f"{counted_noun_text(count, 'group')} in {label}" for label, count in sorted(counts.items())]
+    count_texts = [f"{counted_noun_text(count, 'fused layer')} in {label}" for label, count in sorted(counts.items())]
     runtime_notes = (onnxruntime_loading_note(typed_network.model), qdq_loss_debug_note(typed_network.model))
     return WrittenExport(
         [written_model.path, *written_model.data_files],

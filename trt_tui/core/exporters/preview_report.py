@@ -139,7 +139,7 @@ def _skipped_group_lines(scheme_record: Mapping[str, Any]) -> list[str]:
         lines += [
             f"not "
             f"{quantized_label}: "
-            f"{counted_noun_text(len(skipped['groups']), 'group')} "
+            f"{counted_noun_text(len(skipped['groups']), 'fused layer')} "
             f"({name_list_text(skipped['groups'], _MAX_NAMES)}){share}: "
             f"{skipped['why']}"
         ]
@@ -267,7 +267,7 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
         f"preview: "
         f"{preview.builder_text} "
         f"({gpu_text}), in {preview.preview_s:.1f} s: {counted_noun_text(len(preview.kernels), 'kernel')} "
-        f"for {counted_noun_text(groups, 'group')}, {shared_count} of which share one"
+        f"for {counted_noun_text(groups, 'fused layer')}, {shared_count} of which share one"
     ]
     reported = sum(
         group_precision_text(preview.implementations.get(group.name), group, config.precision_of(group))

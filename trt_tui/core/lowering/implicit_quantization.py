@@ -289,9 +289,8 @@ class _ImplicitLowering:
             notes.append("TensorRT itself quantizes the weights, with its own scales.")
         if self.estimated_ranges:
             notes.append(
-                f"{counted_noun_text(len(self.estimated_ranges), 'tensor')} inside INT8 groups not calibrated; given "
-                f"the "
-                "group's range, which only matters if TensorRT does not fuse them."
+                f"{counted_noun_text(len(self.estimated_ranges), 'tensor')} inside INT8 layers not calibrated; given "
+                "the range of the layer, which only matters if TensorRT does not fuse them."
             )
         notes += weak_typing_notes(self.network, flags)
         if self.config.other is Precision.BF16 and any(self._is_int8(group) for group in self.network.groups):

@@ -222,7 +222,7 @@ def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
     text = (
         f"layer by layer at "
         f"{len(engine_errors.group_errors)} of "
-        f"{counted_noun_text(group_count, 'group')}, {counted_noun_text(engine_errors.samples, 'sample')}"
+        f"{counted_noun_text(group_count, 'fused layer')}, {counted_noun_text(engine_errors.samples, 'sample')}"
     )
     if engine_errors.source == MARKED:
         return f"{text} (marked engine, not the engine as built)"
@@ -408,7 +408,7 @@ def suggest_engine_checks(
         and marked_gap_db <= UNEXPLAINED_GAP_DB
     ):
         lines.append(
-            "with every group's result as an output the engine agrees with the simulation: a fusion computes "
+            "with every fused layer's result as an output the engine agrees with the simulation: a fusion computes "
             "something else, and fusion barriers locate it"
         )
     other_precision_groups = [
@@ -424,7 +424,7 @@ def suggest_engine_checks(
     regions = sum(implementation.in_fused_region for implementation in engine_result.implementations.values())
     if regions:
         lines.append(
-            f"{counted_noun_text(regions, 'group')} in fused regions, which may round at other places than the "
+            f"{counted_noun_text(regions, 'fused layer')} in fused regions, which may round at other places than the "
             "simulation"
         )
     if engine_result.engine_report is not None and engine_result.engine_report.count_layers(QDQ):

@@ -503,7 +503,7 @@ class _GroupErrorsTask(LoadingTask):
         self._load_session = load_session
 
     def describe_item(self, feed_index: int) -> str:
-        return f"the errors at the groups on feed {feed_index}"
+        return f"the errors at the fused layers on feed {feed_index}"
 
     def run_item(self, context: AnalysisProvider, feed_index: int) -> Generator[None, None, _FeedTables]:
         session = self._loaded = self._loaded or self._load_session(context.analysis)
@@ -562,7 +562,7 @@ class _ErrorTableSession:
         self._mask = np.zeros(0, bool)
         self._fetched_tensors = analysis.fetched_tensors if with_outputs else ()
         self._graph_loader = GatedGraphLoader(
-            analysis.backend, analysis.samples, "errors at the groups", analysis.network
+            analysis.backend, analysis.samples, "errors at the fused layers", analysis.network
         )
         self._has_finite_sums = True
         self._load_error_graph()

@@ -314,12 +314,12 @@ def count_groups_by_keep_rule(config: PrecisionConfig) -> dict[str, int]:
 
 
 def keep_rules_text(config: PrecisionConfig) -> str:
-    """Returns a summary of a config's keep rules, such as "9 groups kept by layernorm, 1 by head"; "" if there are
+    """Returns a summary of a config's keep rules, such as "9 fused layers kept by layernorm, 1 by head"; "" if there are
     none.
     """
     counts = list(count_groups_by_keep_rule(config).items())
     texts = [
-        f"{counted_noun_text(count, 'group') if not index else count}{' kept' if not index else ''} by {rule}"
+        f"{counted_noun_text(count, 'fused layer') if not index else count}{' kept' if not index else ''} by {rule}"
         for index, (rule, count) in enumerate(counts)
     ]
     return name_list_text(texts) if texts else ""

@@ -220,7 +220,7 @@ class _GroupSubjectKind(MoveSubjectKind):
     A file names all layers of a group, so that its readers need not know the groups.
     """
 
-    noun, names_key, subject_noun, shared_move_reason = "layer", "layers", "group", "TensorRT fuses them"
+    noun, names_key, subject_noun, shared_move_reason = "layer", "layers", "fused layer", "TensorRT fuses them"
 
     def has_layer_or_tensor(self, network: NetworkOutline, name: str) -> bool:
         return network.has_layer(name)

@@ -217,7 +217,7 @@ def unrequested_group_blocks(
                     number_text(implementation.latency_ms) if implementation.latency_ms is not None else "",
                 ]
             )
-    return [Table(rows)] if len(rows) > 1 else [["All groups that TensorRT lists run as requested."]]
+    return [Table(rows)] if len(rows) > 1 else [["All fused layers that TensorRT lists run as requested."]]
 
 
 def slowest_layer_table(engine_report: EngineReport) -> Table:

@@ -789,9 +789,9 @@ class Search:
         if self.method_name != "auto":
             return self.method_name
         return (
-            "greedy with swaps, by the error that each group causes alone"
+            "greedy with swaps, by the error that each layer causes alone"
             if self.expected_shares
-            else "halving from both ends of the network: no values of its groups are known"
+            else "halving from both ends of the network: no values of its layers are known"
         )
 
     def order_by_expected_effect(self, excluded_groups: Collection[str] = ()) -> list[str]:
@@ -940,7 +940,7 @@ class Search:
         full_evaluation = next((other for other in self.evaluations if len(other.raised_groups) == total), None)
         full_text = _measured_value_text(full_evaluation) if full_evaluation is not None else ""
         if self.outcome is SearchOutcome.UNREACHABLE and full_text and not is_met:
-            return f"the tolerance{beyond} cannot be met, even with all {total} groups in {higher}: {full_text}"
+            return f"the tolerance{beyond} cannot be met, even with all {total} fused layers in {higher}: {full_text}"
         changed_text, verb = self._changes_text(evaluation)
         latency_text = (
             f", about {milliseconds_text(evaluation.estimated_latency)}"
@@ -961,7 +961,7 @@ class Search:
         """Returns the changes of an evaluation as text, and the verb for them, "meet" or "meets"."""
         higher_precision, count = self.search_space.higher_precision, len(evaluation.raised_groups)
         ranges = evaluation.count_used_ranges(self.build_config(evaluation))
-        count_text = f"{count} of {len(self.candidates)} groups"
+        count_text = f"{count} of {len(self.candidates)} fused layers"
         changes = [*evaluation.zero_cost_sets, *[counted_noun_text(ranges, "other range")] * bool(ranges)]
         verb = "meets" if ranges + len(evaluation.zero_cost_sets) == 1 and not count else "meet"
         if evaluation.precisions:

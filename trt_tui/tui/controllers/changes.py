@@ -59,7 +59,7 @@ def precision_change_text(
             refusal_counts[group.refusal_reasons.get(precision, "not possible")] += 1
     changed_count = len(groups) - refusal_counts.total()
     summary = (
-        f"{counted_noun_text(changed_count, 'group')} "
+        f"{counted_noun_text(changed_count, 'fused layer')} "
         f"{'in the default precision' if precision is None else 'in ' + precision.label}"
     )
     refusals_text = "; ".join(f"{count}: {reason}" for reason, count in refusal_counts.most_common(3))
@@ -198,7 +198,7 @@ class PrecisionController(Presenter):
         """Returns the reason why a fusion barrier behind the selected row is impossible; "" if it is possible."""
         group = self.current_group
         if group is None:
-            return "choose a single group: a fusion barrier belongs to one output"
+            return "choose a single fused layer: a fusion barrier belongs to one output"
         return BarrierMove().refusal_reason(self.layer_list.tree_model.outline, group.final_tensor)
 
     def do_barrier(self) -> None:

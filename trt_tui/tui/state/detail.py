@@ -308,7 +308,7 @@ def detail_lines(
             _labelled_line("out", ", ".join(name for name in layer.outputs if name) or "nothing", width),
         ]
         if group is not None:
-            lines.append(_labelled_line("part", f"part of {group.name}: the group has one precision", width))
+            lines.append(_labelled_line("part", f"part of {group.name}: the fused layer has one precision", width))
         elif layer.refusal_reason:
             lines.append(_labelled_line("why", layer.refusal_reason, width))
         return lines

@@ -74,7 +74,7 @@ def _list_layer_dependencies(network: Network, group_or_layer: FusionGroup | Lay
 
 def _cycle_error(network: Network, group_names: Sequence[str]) -> TrtTuiError:
     return TrtTuiError(
-        f"groups of {network.name} depend on each other",
+        f"fused layers of {network.name} depend on each other",
         " → ".join((*group_names, group_names[0])),
         "This is a defect of trt-tui; please report it with the network's structure.",
     )

@@ -54,7 +54,7 @@ def _add_rewrite_refusal_reason(
     if len(normalisation.layers) == 1:
         no_rewrite_reason = f"it is the operator {normalisation.operator} already"
     elif any(group_name_by_layer.get(name) != group.name for name in normalisation.layers):
-        no_rewrite_reason = "its layers belong to several groups with separate precisions"
+        no_rewrite_reason = "its nodes belong to several fused layers with separate precisions"
     elif normalisation.scale is None and not normalisation.channels:
         no_rewrite_reason = "it has no scale, and the size of its last axis is not known"
     return replace(normalisation, no_rewrite_reason=no_rewrite_reason)
