@@ -138,6 +138,18 @@ def test_the_figures_of_a_search_are_those_of_a_whatif(opened):
         assert "without it" in ended.result.raise_reasons[name] and "(fails)" in ended.result.raise_reasons[name]
 
 
+def test_the_reason_for_a_raise_is_the_value_of_the_result_without_it_alone(opened):
+    """A raised layer takes the range of its input out of the result. The layer alone, lowered, has the range of the
+    start."""
+    worker, (target,) = opened(), map(parse_target, CLOSE.tolerances)
+    result = found(worker.answer(CLOSE)).result
+    assert len(result.best_evaluation.used_ranges) < len(result.best_evaluation.range_moves)
+    for name, reason in result.raise_reasons.items():
+        config = result.config.without_group_precision([worker.network.get_group(name)])
+        accuracy = of(worker.answer(rq.MeasureWhatIf(config)), ev.AccuracyMeasured)[-1].accuracy
+        assert reason.startswith(f"without it ~{target.measured_value_text(accuracy)} (fails)")
+
+
 def test_what_is_met_already_and_what_cannot_be_met_are_said_at_once(opened):
     worker = opened()
     ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=10",))))
@@ -286,7 +298,7 @@ def test_workers_measure_what_a_search_may_request_next(options, tmp_path, first
 
     monkeypatch.setattr(search_job, "measure_accuracies_in_parallel", measure)
     ended = found(worker.answer(GOAL))
-    tried = [ended.result.config, *ended.pareto_configs.values()]
+    tried = [ended.result.config, *(ended.evaluations[index].config for index in ended.pareto_front)]
     assert max(map(len, ahead)) == 3 and all(len(set(configs)) == len(configs) for configs in ahead)
     assert any(config in configs[1:] for configs in ahead for config in tried), "some guesses come true"
     assert replace(first.ended, job=ended.job) == ended
@@ -333,12 +345,9 @@ def test_the_table_of_scoped_and_the_front_are_those_of_a_run_by_hand(opened):
         one for one in points if not any(other != one and other[0] <= one[0] and other[1] >= one[1] for other in points)
     }
     assert {
-        tried[frozenset(config.find_raised_groups(network))] for config in ended.pareto_configs.values()
+        tried[frozenset(ended.evaluations[place].config.find_raised_groups(network))] for place in ended.pareto_front
     } == unbeaten
-    assert all(
-        set(config.find_raised_groups(network)) == set(ended.evaluations[place].raised_groups)
-        for place, config in ended.pareto_configs.items()
-    )
+    assert all(set(one.config.find_raised_groups(network)) == set(one.raised_groups) for one in ended.evaluations)
 
 
 @pytest.fixture
@@ -870,6 +879,17 @@ def test_a_session_doubts_a_result_that_misses_the_target_on_held_out_samples(op
         for outcome in session.config_target_outcomes(session.config).values()
         for reason in outcome.reasons
     )
+
+
+@pytest.mark.shares_cache
+def test_a_search_on_one_sample_leaves_the_values_of_all_samples_on_the_screen(options, session):
+    session = session(options, target="sqnr>=42", resume=False).settled()
+    session.start_search(replace(CLOSE, config=session.config, sample="worst"))
+    session.until_type(ev.SearchEnded)
+    status = session.search_status
+    assert status.sample_count < session.get_run_results("config").accuracy.samples
+    assert session.results.get_results_or_empty(status.best_config).accuracy is None
+    assert all("of the search" in status.move_reasons[name] for name in status.best_evaluation.raised_groups)
 
 
 def test_a_metric_is_searched_for_by_its_base(tmp_path):

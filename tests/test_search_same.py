@@ -204,8 +204,7 @@ def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
     rows = evaluation_table(ended, worker.network, make_search_request(INT8, ("sqnr>=40",)), {})
     assert "FAIL" in rows[1 + missed] and rows[0][-1] == "missed check" and rows[1 + missed][-1] == text
     assert ended.failed_check_text(ended.result.config) == ""
-    offered = [ended.failed_check_text(config) for config in ended.pareto_configs.values()]
-    assert (text in offered) is (missed in ended.pareto_configs)
+    assert ended.failed_check_text(ended.evaluations[missed].config) == text
 
 
 def test_a_result_without_the_margin_of_its_export_is_not_met(exports, monkeypatch):

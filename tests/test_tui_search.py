@@ -311,7 +311,7 @@ async def test_a_result_shows_changes_and_long_reasons_at_every_size_and_waits_u
                 target_outcome=TargetOutcome(Outcome.UNCERTAIN_PASS, LONG_REASONS),
                 result=replace(ended.result, config=search_status.request.config.with_toggled_fp32(outline.groups)),
             )
-            await press(pilot, "a")
+            await press(pilot, "a", "right")
             page, first = app.screen, list_changes()
             height = page.query_one("#page", Lines).size.height
             assert len(first) >= min(len(outline.groups), height // 3)
@@ -377,7 +377,10 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
                 measured_outcome=TargetOutcome(Outcome.UNCERTAIN_FAIL, ("the metric has no interval",)),
             ),
         )
-        search_status.end_event = replace(ended, evaluations=(doubted, *ended.evaluations[1:]), pareto_configs={})
+        doubted_evaluations = (doubted, *ended.evaluations[1:])
+        search_status.end_event = replace(
+            ended, evaluations=doubted_evaluations, pareto_front=(), has_other_samples=False
+        )
         await press(pilot, "a")
         current = next(line for line in app.screen.text.splitlines() if CURRENT in line)
         shown = session.config_target_outcomes(session.config)[RunKind.SIMULATED_CONFIG].outcome
@@ -452,7 +455,8 @@ async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_
         passing = [option for option in page.options if option.relation == MORE_ACCURATE and option.outcome.passes]
         assert passing, "a search offers a config that is more accurate than its result"
         config = passing[0].config
-        index = next(index for index, offered in search_status.end_event.pareto_configs.items() if offered == config)
+        ended = search_status.end_event
+        index = next(index for index in ended.pareto_front if ended.evaluations[index].config == config)
         search_status.end_event = replace(search_status.end_event, missed_checks={index: "the engine yields 3 dB"})
         failed = next(option for option in list_search_options(session, search_status) if option.config == config)
         assert failed.outcome == TargetOutcome(Outcome.FAIL, ("the engine yields 3 dB",))

@@ -443,8 +443,8 @@ class SearchEnded(Event):
             the tolerance.
         held_out: The accuracy on held-out samples; None if there are too few.
         engine_texts: The results of the engines of evaluations as texts, by index of the evaluation.
-        pareto_configs: The configs of the Pareto front in cost and score, by index of the evaluation, the cheapest
-            first. The cost is the estimated latency, or the cost of the raised groups without an estimate
+        pareto_front: The indices of the evaluations on the Pareto front in cost and score, the cheapest first. The cost
+            is the estimated latency, or the cost of the raised groups without an estimate
             (`trt_tui.core.search.Search.costs`).
         margins: The lowest score of each tolerance that the search required, because an exported network or an engine
             yielded less than was simulated; () without such a margin.
@@ -468,7 +468,7 @@ class SearchEnded(Event):
     was_stopped: bool = False
     held_out: HeldOutResult | None = None
     engine_texts: Mapping[int, str] = field(default_factory=dict)
-    pareto_configs: Mapping[int, PrecisionConfig] = field(default_factory=dict)
+    pareto_front: tuple[int, ...] = ()
     margins: tuple[float, ...] = ()
     target_outcome: TargetOutcome | None = None
     exported: ExportedResult | None = None
@@ -494,11 +494,7 @@ class SearchEnded(Event):
         if config == self.result.config and self.confirmed is False:
             return "the engine misses the target"
         return next(
-            (
-                self.missed_checks[index]
-                for index, offered in self.pareto_configs.items()
-                if offered == config and index in self.missed_checks
-            ),
+            (text for index, text in self.missed_checks.items() if self.evaluations[index].config == config),
             "",
         )
 

@@ -60,7 +60,7 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.search import TOP_DOWN_METHODS, Search, SearchSpace, Trial, ZeroCostEffort
-from trt_tui.core.search.search import ALONE_STEP, COMBINED_STEP, RANGES_STEP, TrialKey, find_added_moves, pareto_front
+from trt_tui.core.search.search import ALONE_STEP, COMBINED_STEP, RANGES_STEP, find_added_moves, pareto_front
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.files.writing import create_scratch_folder
 from trt_tui.formatting import (
@@ -350,10 +350,11 @@ class SearchEvaluator:
     def build_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
         """Returns the measured engine of a config. A stored engine is not built again.
 
-        Its simulated accuracy is sent too.
+        Its simulated accuracy is sent too, unless the search has a single sample.
         """
         accuracy = yield from self.measure_accuracy(config)
-        self.reporter.send(ev.AccuracyMeasured(self.reporter.job, "config", config, accuracy, True))
+        if not self.request.sample:
+            self.reporter.send(ev.AccuracyMeasured(self.reporter.job, "config", config, accuracy, True))
         return (yield from get_or_build_engine(self.workspace, self.store, self.reporter, config))
 
     def measure_engine_errors(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
@@ -636,7 +637,7 @@ def run_search_job(
     if has_other_samples:
         reporter = _mute_measurement_events(reporter)
     evaluator = SearchEvaluator(workspace, store, reporter, request)
-    job = SearchJob(evaluator, request, targets, shown_workspace.build_target)
+    job = SearchJob(evaluator, request, targets, shown_workspace.build_target, has_other_samples)
     if refusal_reason and workspace.judged_sample_count >= MIN_SEARCH_SAMPLES + MIN_HELD_OUT_SAMPLES:
         job.remarks.append(f"not checked on held-out samples: {refusal_reason}")
     judges_metric = any(target.kind == "metric" for target in targets)
@@ -654,7 +655,7 @@ def run_search_job(
                 result.config, settled_accuracy or result.best_evaluation.target_result.accuracy, job.targets
             )
     except (GeneratorExit, CancelledError):
-        reporter.send(job.make_end_event(was_stopped=True, has_other_samples=has_other_samples))
+        reporter.send(job.make_end_event(was_stopped=True))
         raise
     if has_other_samples and result.is_met:
         # The engine and the exported file are measured again, on the samples of the session.
@@ -671,11 +672,7 @@ def run_search_job(
                 ),
             )
         )
-    reporter.send(
-        job.make_end_event(
-            has_other_samples=has_other_samples, held_out_result=held_out, accuracy_with_interval=settled_accuracy
-        )
-    )
+    reporter.send(job.make_end_event(held_out_result=held_out, accuracy_with_interval=settled_accuracy))
 
 
 def _uses_calibration_samples(workspace: Workspace, request: rq.FindMixedPrecisionConfig) -> bool:
@@ -708,6 +705,7 @@ class SearchJob:
     Args:
         targets: The tolerances, with their baselines.
         target: The release and the GPU that engines are built for; None if they are unknown.
+        has_other_samples: True if the search uses other samples than the session. A search on a single one always does.
 
     Attributes:
         search: The search, with the evaluations so far.
@@ -726,10 +724,12 @@ class SearchJob:
         request: rq.FindMixedPrecisionConfig,
         targets: Sequence[Target],
         target: BuildTarget | None = None,
+        has_other_samples: bool = False,
     ) -> None:
         if not targets and request.check_command is None:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self.network, self._target = evaluator.workspace.network, target or BuildTarget()
+        self._has_other_samples = has_other_samples or bool(request.sample)
         self.request, self.targets, self.evaluator = request, tuple(targets), evaluator
         self.engines: dict[PrecisionConfig, EngineResult] = {}
         self.requested_configs: set[PrecisionConfig] = set()
@@ -741,7 +741,7 @@ class SearchJob:
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
         self._engine_values_text = ""
-        self._missed_checks: dict[TrialKey, str] = {}
+        self._missed_checks: dict[PrecisionConfig, str] = {}
         self._export_rounds = 0
         self.remarks: list[str] = []
         self._check_results: dict[PrecisionConfig, CheckResult] = {}
@@ -941,7 +941,7 @@ class SearchJob:
             exported_run.executor_name, target_outcome.outcome.passes, measured_text, expected_text
         )
         if not target_outcome.outcome.passes:
-            self._missed_checks[best.config_key] = (
+            self._missed_checks[best.config] = (
                 f"the exported network yields {measured_text} in {exported_run.executor_name}"
             )
         if (
@@ -1291,7 +1291,7 @@ class SearchJob:
         self.confirmed = target_outcome.outcome.passes
         self._engine_values_text = ", ".join(target.measured_value_text(engine.accuracy) for target in self.targets)
         if not self.confirmed:
-            self._missed_checks[best.config_key] = f"the engine yields {self._engine_values_text}"
+            self._missed_checks[best.config] = f"the engine yields {self._engine_values_text}"
         simulated_accuracy = best.target_result.accuracy
         if self.confirmed or not result.is_met or simulated_accuracy is None:
             return False, ""
@@ -1443,7 +1443,6 @@ class SearchJob:
         self,
         *,
         was_stopped: bool = False,
-        has_other_samples: bool = False,
         held_out_result: HeldOutResult | None = None,
         accuracy_with_interval: Accuracy | None = None,
     ) -> ev.SearchEnded:
@@ -1510,24 +1509,23 @@ class SearchJob:
             was_stopped,
             held_out_result,
             self._make_engine_texts(),
-            self._find_pareto_configs(),
+            self._find_pareto_front(),
             search.margins,
             target_outcome,
             self.exported_result,
-            has_other_samples,
+            self._has_other_samples,
             tuple(removals),
             replace(search.zero_cost_effort),
             {
-                index: self._missed_checks[evaluation.config_key]
+                index: self._missed_checks[evaluation.config]
                 for index, evaluation in enumerate(search.evaluations)
-                if evaluation.config_key in self._missed_checks
+                if evaluation.config in self._missed_checks
             },
         )
 
     def _make_engine_texts(self) -> dict[int, str]:
         """Returns the measured values of each built engine as text, by the index of the evaluation of its config."""
         texts: dict[int, str] = {}
-        tried_configs = [self.search.build_config(evaluation) for evaluation in self.search.evaluations]
         for config, engine in self.engines.items():
             value_texts = (
                 [target.measured_value_text(engine.accuracy) for target in self.targets]
@@ -1535,7 +1533,7 @@ class SearchJob:
                 else []
             )
             value_texts += [milliseconds_text(engine.latency_ms[0])] if engine.latency_ms is not None else []
-            indices = [index for index, tried_config in enumerate(tried_configs) if tried_config == config]
+            indices = [index for index, tried in enumerate(self.search.evaluations) if tried.config == config]
             texts |= dict.fromkeys(indices, ", ".join(value_texts) or "not judged")
         return texts
 
@@ -1551,8 +1549,8 @@ class SearchJob:
             )
         return replace(accuracy, caveats=(*accuracy.caveats, *caveats)) if caveats else accuracy
 
-    def _find_pareto_configs(self) -> dict[int, PrecisionConfig]:
-        """Returns the configs that no other config beats in both cost and score, by index of the evaluation.
+    def _find_pareto_front(self) -> tuple[int, ...]:
+        """Returns the indices of the evaluations whose configs no other config beats in both cost and score.
 
         Of equal configs the best evaluation is returned, or the first. Evaluations with a non-finite score are left
         out.
@@ -1572,7 +1570,7 @@ class SearchJob:
             )
             for _, evaluation in finite
         ]
-        return {finite[place][0]: search.build_config(finite[place][1]) for place in pareto_front(points)}
+        return tuple(finite[place][0] for place in pareto_front(points))
 
 
 def _engine_deviation_text(engine: EngineResult) -> str:

@@ -111,11 +111,25 @@ class SearchStatus:
         return self.result is not None and self.result.is_met
 
     @property
+    def sample_count(self) -> int | None:
+        """The number of samples of the search; None if it has no accuracy yet."""
+        accuracy = self.best_evaluation.target_result.accuracy if self.best_evaluation is not None else None
+        return accuracy.samples if accuracy is not None else None
+
+    @property
     def move_reasons(self) -> dict[str, str]:
-        """The reason for each change of the best config: for raised groups by group name, for ranges by tensor."""
+        """The reason for each change of the best config: for raised groups by group name, for ranges by tensor.
+
+        If the session shows values on other samples, the reasons of raised groups name those of the search.
+        """
         ranges = self.best_evaluation.range_moves if self.best_evaluation is not None else {}
         reasons = self.end_event.result.raise_reasons if self.end_event is not None else {}
-        return {**dict.fromkeys(ranges, f"search:{self.request.method}"), **reasons}
+        has_other_samples = self.end_event is not None and self.end_event.has_other_samples
+        samples_text = f" ({self.sample_count} samples of the search)" if has_other_samples else ""
+        return {
+            **dict.fromkeys(ranges, f"search:{self.request.method}"),
+            **{name: f"{reason}{samples_text}" for name, reason in reasons.items()},
+        }
 
     def find_move_reasons(self, config: PrecisionConfig) -> dict[str, str]:
         """Returns the reason for each change that leads to a config of the search, by group name or tensor."""
@@ -147,10 +161,8 @@ class SearchStatus:
             self.end_event.exported,
             self.end_event.held_out,
         )
-        effort, samples = ended.zero_cost_effort, None
-        if exported is not None and exported.is_met is not None and result.best_evaluation is not None:
-            best_accuracy = result.best_evaluation.target_result.accuracy
-            samples = best_accuracy.samples if best_accuracy is not None else None
+        effort = ended.zero_cost_effort
+        samples = self.sample_count if exported is not None and exported.is_met is not None else None
         samples_text = f", on the {counted_noun_text(samples, 'sample')} of the search" if samples else ""
         rows = reduction_table(result.reduction_steps, outline, self.request)[1:]
         return drop_missing_values(
@@ -311,6 +323,7 @@ def _config_difference_text(
     counts = Counter(choice.method for choice in evaluation.range_moves.values())
     parts += [
         *evaluation.zero_cost_sets,
+        *(f"not on {title_by_name.get(name, name)}" for name in evaluation.plain_groups),
         *(f"{counted_noun_text(count, 'range')} by {method}" for method, count in counts.items()),
     ]
     return ", ".join(parts) or "the start"
@@ -345,8 +358,8 @@ def best_evaluation_text(search_status: SearchStatus) -> str:
         return "nothing yet"
     parts = [best.raised_group_counts_text(search_status.request.higher_precision)]
     parts += best.zero_cost_sets
-    if search_status.best_config is not None and (count := best.count_used_ranges(search_status.best_config)):
-        parts.append(counted_noun_text(count, "other range"))
+    if best.used_ranges:
+        parts.append(counted_noun_text(len(best.used_ranges), "other range"))
     return (
         f"{', '.join(parts)}: {'meets' if search_status.is_target_met else 'misses'} the target "
         f"({mark_figures_as_simulated(best.target_result.value_text)})"

@@ -533,7 +533,7 @@ class Session(SessionState):
         if result.best_evaluation is None:
             return
         self.config_names.get_config_name(result.config)
-        for config in (result.config, *event.pareto_configs.values()):
+        for config in {evaluation.config for evaluation in event.evaluations}:
             self.config_names.search_doubts.pop(config, None)
             if doubt := event.find_doubt_reason(config):
                 self.config_names.search_doubts[config] = SearchDoubt(
@@ -543,10 +543,9 @@ class Session(SessionState):
             self.results.get_or_create_results(result.config).store_accuracy(
                 result.best_evaluation.target_result.accuracy
             )
-        if not search_status.request.sample and not event.has_other_samples:
-            for index, config in event.pareto_configs.items():
-                if (accuracy := event.evaluations[index].target_result.accuracy) is not None:
-                    self.results.store_missing_accuracy(config, accuracy)
+            for evaluation in (event.evaluations[index] for index in event.pareto_front):
+                if (accuracy := evaluation.target_result.accuracy) is not None:
+                    self.results.store_missing_accuracy(evaluation.config, accuracy)
         if self.config in (result.config, search_status.adopted_config):
             chosen = {subject for _, subject in self.config.moves}
             self.choice_reasons |= {

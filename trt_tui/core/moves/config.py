@@ -501,6 +501,11 @@ class PrecisionConfig(DefaultPrecisions):
         }
         return replace(self, moves={**kept, **{(move.kind, subject): move for subject, move in moves.items()}})
 
+    def with_move_of(self, other: PrecisionConfig, key: MoveKey) -> PrecisionConfig:
+        """Returns the config with another config's move of one kind at one subject, or without it if there is none."""
+        kept_moves = {kept_key: move for kept_key, move in self.moves.items() if kept_key != key}
+        return replace(self, moves=kept_moves | ({key: other.moves[key]} if key in other.moves else {}))
+
     def has_scaled_channels(self, subject: str) -> bool:
         """Returns True if a move scales the channels that a fusion group produces."""
         return any(move.scales_channels for (_, group), move in self.moves.items() if group == subject)

@@ -58,9 +58,11 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return front_indices
 
 
-TrialKey = tuple[tuple[str, ...], tuple[tuple[str, float], ...], tuple[tuple[str, str], ...], frozenset[str]]
+TrialKey = tuple[
+    tuple[str, ...], tuple[tuple[str, float], ...], tuple[tuple[str, str], ...], frozenset[str], tuple[str, ...]
+]
 """A key that is equal for two trials of the same config: the raised groups, the ranges (amax) by tensor, the
-intermediate precisions, and the sets of zero-cost moves."""
+intermediate precisions, the sets of zero-cost moves, and the groups without them."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Trial:
         step_name: The name of the method or search step that requests the trial.
         precisions: The raised groups with an intermediate precision, and that precision.
         zero_cost_sets: Names of the sets of zero-cost moves.
+        plain_groups: Groups without the moves of these sets that raising would remove.
     """
 
     raised_groups: tuple[str, ...] = ()
@@ -82,28 +85,14 @@ class Trial:
     step_name: str = ""
     precisions: Mapping[str, Precision] = field(default_factory=dict)
     zero_cost_sets: tuple[str, ...] = ()
+    plain_groups: tuple[str, ...] = ()
 
     @property
     def config_key(self) -> TrialKey:
         """A key that is equal for two trials of the same config."""
         ranges = tuple(sorted((tensor, choice.amax) for tensor, choice in self.range_moves.items()))
         precisions = tuple(sorted((name, precision.value) for name, precision in self.precisions.items()))
-        return self.raised_groups, ranges, precisions, frozenset(self.zero_cost_sets)
-
-    def without_group(self, group_name: str) -> Trial:
-        """Returns the trial of this config with one group reverted."""
-        precisions = {name: precision for name, precision in self.precisions.items() if name != group_name}
-        return Trial(
-            tuple(name for name in self.raised_groups if name != group_name),
-            self.range_moves,
-            group_name,
-            precisions=precisions,
-            zero_cost_sets=self.zero_cost_sets,
-        )
-
-    def count_used_ranges(self, config: PrecisionConfig) -> int:
-        """Returns the number of replaced ranges that have an effect in the config of this trial."""
-        return len(self.range_moves.keys() & config.range_moves.keys())
+        return self.raised_groups, ranges, precisions, frozenset(self.zero_cost_sets), self.plain_groups
 
     def raised_group_counts_text(self, higher_precision: Precision) -> str:
         """Returns the number of raised groups for each precision as text, the lowest precision first: "2 in FP8, 1 in
@@ -122,10 +111,18 @@ class Evaluation(Trial):
 
     Attributes:
         estimated_latency: The latency that the caller estimates; None without an estimate.
+        config: The config of the trial.
     """
 
     target_result: TargetResult
     estimated_latency: float | None = None
+    config: PrecisionConfig = PrecisionConfig()
+
+    @property
+    def used_ranges(self) -> dict[str, RangeMove]:
+        """The replaced ranges that have an effect in the config, by tensor."""
+        used_moves = self.config.range_moves
+        return {tensor: move for tensor, move in self.range_moves.items() if used_moves.get(tensor) == move}
 
     @property
     def passes(self) -> bool:
@@ -331,6 +328,7 @@ class SearchSpace:
         reason: str = "search",
         precisions: Mapping[str, Precision] | None = None,
         zero_cost_set_names: Iterable[str] = (),
+        plain_groups: Iterable[str] = (),
     ) -> PrecisionConfig:
         """Returns the start config with zero-cost moves, raised groups and replaced ranges of a search.
 
@@ -349,7 +347,7 @@ class SearchSpace:
         for name, precision in (precisions or {}).items():
             config = config.with_group_precision([self.network.get_group(name)], precision, reason)
         if zero_cost_set_names:
-            config = drop_moves_of_raised_groups(config, raised_groups)
+            config = drop_moves_of_raised_groups(config, (*raised_groups, *plain_groups))
         for name in zero_cost_set_names:
             for group_name, precision in self.qdq_removals.get(name, {}).items():
                 config = config.with_group_precision([self.network.get_group(group_name)], precision, PREVIEW_REASON)
@@ -655,13 +653,16 @@ class Search:
             precisions or {},
             self.zero_cost_sets if zero_cost_sets is None else zero_cost_sets,
         )
+        return (yield from self._evaluate_trial(trial))
+
+    def _evaluate_trial(self, trial: Trial) -> Trials[Evaluation]:
         if trial.config_key not in self._evaluations_by_key:
             yield trial
         return self._evaluations_by_key[trial.config_key].with_required_margins(self.margins)
 
     def _store_evaluation(self, evaluation: Evaluation) -> Evaluation:
         latency = self._estimate_latency(evaluation.raised_groups, evaluation.precisions)
-        evaluation = replace(evaluation, estimated_latency=latency)
+        evaluation = replace(evaluation, estimated_latency=latency, config=self.build_config(evaluation))
         self._evaluations_by_key[evaluation.config_key] = evaluation
         return evaluation
 
@@ -749,12 +750,17 @@ class Search:
         self.outcome = SearchOutcome.MET if self.meets_tolerance(self.best_evaluation) else SearchOutcome.SHORT
 
     def _run_qdq_steps(self, best: Evaluation, set_name: str) -> Trials[None]:
-        yield from self.evaluate(
-            best.raised_groups,
-            step_name=QDQ_STEP,
-            range_moves=best.range_moves,
-            precisions=best.precisions,
-            zero_cost_sets=(*best.zero_cost_sets, set_name),
+        zero_cost_sets = (*best.zero_cost_sets, set_name)
+        yield from self._evaluate_trial(
+            Trial(
+                best.raised_groups,
+                best.range_moves,
+                "",
+                QDQ_STEP,
+                best.precisions,
+                zero_cost_sets,
+                best.plain_groups,
+            )
         )
         yield from self._revert_changes_one_by_one()
 
@@ -768,18 +774,28 @@ class Search:
         while (best := self.best_evaluation) is not None and best is not tried:
             tried = best
             for name in best.raised_groups:
-                trial = best.without_group(name)
-                evaluation = yield from self.evaluate(
-                    trial.raised_groups,
-                    name,
-                    step_name=REVERT_STEP,
-                    range_moves=trial.range_moves,
-                    precisions=trial.precisions,
-                    zero_cost_sets=trial.zero_cost_sets,
-                )
+                evaluation = yield from self._evaluate_trial(self._without_group(best, name))
                 if evaluation.passes and self.fixed_groups == frozenset(best.raised_groups):
                     self.fixed_groups = frozenset(evaluation.raised_groups)
                     self.reduction_steps.append(ReductionStep(name, evaluation.value_text, False))
+
+    def _without_group(self, evaluation: Evaluation, group_name: str) -> Trial:
+        """Returns the trial of a config with one group reverted and no other change.
+
+        Raising the group may have taken ranges and zero-cost moves out of the config. They stay out of it.
+        """
+        trial = Trial(
+            tuple(name for name in evaluation.raised_groups if name != group_name),
+            evaluation.used_ranges,
+            group_name,
+            REVERT_STEP,
+            {name: precision for name, precision in evaluation.precisions.items() if name != group_name},
+            evaluation.zero_cost_sets,
+            evaluation.plain_groups,
+        )
+        config = evaluation.config.with_move_of(self.search_space.start_config, (PrecisionMove.kind, group_name))
+        is_plain = self.build_config(trial) == config
+        return trial if is_plain else replace(trial, plain_groups=(*trial.plain_groups, group_name))
 
     # -- what the steps read --------------------------------------------------------------------------------------
 
@@ -863,7 +879,12 @@ class Search:
 
     def build_config(self, trial: Trial) -> PrecisionConfig:
         return self.search_space.build_config(
-            trial.raised_groups, trial.range_moves, f"search:{self.method_name}", trial.precisions, trial.zero_cost_sets
+            trial.raised_groups,
+            trial.range_moves,
+            f"search:{self.method_name}",
+            trial.precisions,
+            trial.zero_cost_sets,
+            trial.plain_groups,
         )
 
     @property
@@ -904,7 +925,7 @@ class Search:
         is_met = self.meets_tolerance(best)
         raise_reasons = {name: self._explain_raised_group(name, best) for name in best.raised_groups}
         return SearchResult(
-            self.build_config(best),
+            best.config,
             best,
             self.outcome,
             is_met,
@@ -918,7 +939,7 @@ class Search:
 
         If it was not measured, the text names the search method.
         """
-        low = self._evaluations_by_key.get(evaluation.without_group(group_name).config_key)
+        low = self._evaluations_by_key.get(self._without_group(evaluation, group_name).config_key)
         if low is None:
             return f"raised by {self.method_name}"
         verb = (
@@ -960,7 +981,7 @@ class Search:
     def _changes_text(self, evaluation: Evaluation) -> tuple[str, str]:
         """Returns the changes of an evaluation as text, and the verb for them, "meet" or "meets"."""
         higher_precision, count = self.search_space.higher_precision, len(evaluation.raised_groups)
-        ranges = evaluation.count_used_ranges(self.build_config(evaluation))
+        ranges = len(evaluation.used_ranges)
         count_text = f"{count} of {len(self.candidates)} fused layers"
         changes = [*evaluation.zero_cost_sets, *[counted_noun_text(ranges, "other range")] * bool(ranges)]
         verb = "meets" if ranges + len(evaluation.zero_cost_sets) == 1 and not count else "meet"

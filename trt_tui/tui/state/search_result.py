@@ -9,8 +9,6 @@ from trt_tui.core.measure.target import Outcome, Target, TargetOutcome
 from trt_tui.core.moves.config import (
     ConfigDifference,
     PrecisionConfig,
-    PrecisionMove,
-    RangeMove,
     list_config_differences,
 )
 from trt_tui.core.precision import Precision
@@ -67,15 +65,15 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
         return ()
     current_option = _make_current_option(session, search_status)
     if end_event is None:
-        options = [_make_search_option(best_config, BEST_SO_FAR, best)]
+        options = [_make_search_option(BEST_SO_FAR, best)]
     else:
         outcome = end_event.target_outcome or best.target_result.target_outcome
         relation = RESULT if search_status.is_finished else BEST_SO_FAR
         options = [SearchOption(best_config, relation, best, best.target_result.accuracy, outcome)]
         options += [
-            _make_search_option(config, MORE_ACCURATE if evaluation.score > best.score else CHEAPER, evaluation)
-            for index, config in end_event.pareto_configs.items()
-            if (evaluation := end_event.evaluations[index]) and config != best_config
+            _make_search_option(MORE_ACCURATE if evaluation.score > best.score else CHEAPER, evaluation)
+            for index in end_event.pareto_front
+            if (evaluation := end_event.evaluations[index]).config != best_config
         ]
         options = [_fail_option_with_missed_check(session, search_status, option) for option in options]
         current_option = _fail_option_with_missed_check(session, search_status, current_option)
@@ -86,9 +84,9 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
     )
 
 
-def _make_search_option(config: PrecisionConfig, relation: str, evaluation: Evaluation) -> SearchOption:
+def _make_search_option(relation: str, evaluation: Evaluation) -> SearchOption:
     result = evaluation.target_result
-    return SearchOption(config, relation, evaluation, result.accuracy, result.target_outcome)
+    return SearchOption(evaluation.config, relation, evaluation, result.accuracy, result.target_outcome)
 
 
 def _fail_option_with_missed_check(session: Session, search_status: SearchStatus, option: SearchOption) -> SearchOption:
@@ -119,37 +117,29 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
     """Returns the option of the current config.
 
     Its values are from the search if the search evaluated the config. Of values on other samples, only the outcome is
-    given. The outcome is that of the main screen, which knows the confidence interval of the metric, if both pass or
-    both fail.
+    given. On the same samples, the outcome is that of the main screen, which knows the confidence interval of the
+    metric, if both pass or both fail.
     """
     config, end_event = session.config, search_status.end_event
     session_outcome = find_decisive_outcome(session.config_target_outcomes(config))
     if end_event is not None:
-        evaluated = {config: end_event.evaluations[index] for index, config in end_event.pareto_configs.items()}
-        if end_event.evaluations:
-            evaluated.setdefault(search_status.request.config, end_event.evaluations[0])
-        if config in evaluated:
-            option = _make_search_option(config, CURRENT, evaluated[config])
+        evaluation = next((other for other in end_event.evaluations if other.config == config), None)
+        if evaluation is not None:
+            option = _make_search_option(CURRENT, evaluation)
             has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
             is_firmer = (
                 has_same_targets
+                and not end_event.has_other_samples
                 and session_outcome is not None
                 and option.outcome is not None
                 and session_outcome.passes == option.outcome.passes
             )
             return replace(option, outcome=session_outcome) if is_firmer else option
     elif config == search_status.best_config and search_status.best_evaluation is not None:
-        return _make_search_option(config, CURRENT, search_status.best_evaluation)
+        return _make_search_option(CURRENT, search_status.best_evaluation)
     if _search_samples_text(session, search_status):
         return SearchOption(config, CURRENT, None, None, session_outcome)
     return SearchOption(config, CURRENT, None, session.results.get_results_or_empty(config).accuracy, session_outcome)
-
-
-def _count_search_samples(search_status: SearchStatus) -> int | None:
-    """Returns the number of samples of the search; None if it has no accuracy yet."""
-    evaluation = search_status.best_evaluation
-    accuracy = evaluation.target_result.accuracy if evaluation is not None else None
-    return accuracy.samples if accuracy is not None else None
 
 
 def _search_samples_text(session: Session, search_status: SearchStatus) -> str:
@@ -158,7 +148,7 @@ def _search_samples_text(session: Session, search_status: SearchStatus) -> str:
 
     A search uses all samples, or holds some out for its check. The main screen uses those of ``--whatif-samples``.
     """
-    count, data, end_event = _count_search_samples(search_status), session.data_summary, search_status.end_event
+    count, data, end_event = search_status.sample_count, session.data_summary, search_status.end_event
     if count is None or data is None:
         return ""
     if count == session.count_judging_samples(search_status.request.config):
@@ -181,7 +171,7 @@ def search_page_title(session: Session, search_status: SearchStatus, has_newer_r
         has_newer_result: True if the page shows an earlier state of the search.
     """
     target = " and ".join(search_status.request.tolerances)
-    count = _count_search_samples(search_status)
+    count = search_status.sample_count
     samples_text = _search_samples_text(session, search_status) or (
         counted_noun_text(count, "sample") if count is not None else ""
     )
@@ -409,25 +399,15 @@ def search_note_texts(session: Session, search_status: SearchStatus) -> list[str
 def _value_without_change_text(
     session: Session, search_status: SearchStatus, option: SearchOption, difference: ConfigDifference
 ) -> str:
-    """Returns the value and the outcome of an option without one of its changes: the raise of a group, or the range of
-    a tensor.
+    """Returns the value and the outcome of an option without one of its changes.
 
-    "" if the search has not evaluated that config.
+    "" if the search has not evaluated exactly that config.
     """
-    end_event, chosen, subject = search_status.end_event, option.evaluation, difference.subject
-    if end_event is None or chosen is None:
-        return ""
-    trial: Trial | None = None
-    if difference.move_class is PrecisionMove and subject in chosen.raised_groups:
-        trial = chosen.without_group(subject)
-    elif difference.move_class is RangeMove and subject in chosen.range_moves:
-        trial = replace(
-            chosen, range_moves={tensor: choice for tensor, choice in chosen.range_moves.items() if tensor != subject}
-        )
-    evaluation = next(
-        (other for other in end_event.evaluations if trial is not None and other.config_key == trial.config_key), None
-    )
-    if evaluation is None:
+    end_event, key = search_status.end_event, (difference.move_class.kind, difference.subject)
+    config = option.config.with_move_of(session.config, key)
+    evaluations = end_event.evaluations if end_event is not None else ()
+    evaluation = next((other for other in evaluations if other.config == config), None)
+    if end_event is None or evaluation is None:
         return ""
     lacks_margin = evaluation.passes and not evaluation.with_required_margins(end_event.margins).passes
     return (
