@@ -578,3 +578,22 @@ def test_a_computed_weight_whose_size_is_left_open_is_an_input(opened, backend):
             list(gated.test_outputs.values()),
         ).values()
     np.testing.assert_array_equal(got, np.full((4, 1), 28))
+
+
+@pytest.mark.parametrize(
+    ("given", "wide", "operator"),
+    [(TensorProto.FLOAT, TensorProto.DOUBLE, "MatMul"), (TensorProto.INT32, TensorProto.INT64, "Gather")],
+)
+def test_a_group_reads_a_value_that_casts_have_only_widened(given, wide, operator, opened, backend):
+    b, dtype = build.Builder(), onnx.helper.tensor_dtype_to_np_dtype(given)
+    casts = b.node("Cast", [b.node("Cast", ["x"], "/wide", to=wide)], "/back", to=given)
+    weight = b.kernel("weight", (4, 4), 4)
+    b.node(operator, [casts, weight] if operator == "MatMul" else [weight, casts], "/read", output="y")
+    sizes = (4, 4) if operator == "MatMul" else (4,)
+    value = onnx.helper.make_tensor_value_info("x", given, sizes)
+    network = opened(b.model([value], [build.floats("y", 4, 4)]))
+    case = Case(network, {"x": np.arange(np.prod(sizes)).reshape(sizes).astype(dtype)}, {}, {})
+    got = run_gated(backend, case, build_gated_graph(network), PrecisionConfig.from_precision(FP16))["y"]
+    np.testing.assert_allclose(
+        got, run_typed(backend, case, PrecisionConfig.from_precision(FP16))["y"], rtol=2e-3, atol=0.02
+    )

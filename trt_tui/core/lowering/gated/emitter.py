@@ -142,7 +142,15 @@ class NodeEmitter:
     def copy_layer(
         self, layer: Layer, values_by_tensor: MutableMapping[str, ir.Value], nodes: Nodes, name: str
     ) -> None:
-        """Appends a copy of a layer that reads its inputs from ``values_by_tensor`` and stores its results there."""
+        """Appends a copy of a layer that reads its inputs from ``values_by_tensor`` and stores its results there.
+
+        A Cast back from a wider type yields the value before both Casts. ONNX Runtime 1.32 removes such a pair, and with
+        it the value that the branches of an If read.
+        """
+        source = _find_value_before_lossless_casts(self.network.node(layer.name))
+        if source is not None and value_name(source) in values_by_tensor:
+            values_by_tensor[layer.outputs[0]] = values_by_tensor[value_name(source)]
+            return
         node = self.clone_node(
             layer, [values_by_tensor[input_name] if input_name else None for input_name in layer.inputs], name
         )
@@ -160,6 +168,18 @@ class NodeEmitter:
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):
             if tensor:
                 values_by_tensor[tensor] = output
+
+
+def _find_value_before_lossless_casts(node: ir.Node) -> ir.Value | None:
+    """Returns the value that a Cast yields unchanged, because a Cast before it has only widened its type; None if there
+    is none."""
+    wide = node.inputs[0] if node.op_type == "Cast" else None
+    widening = wide.producer() if wide is not None else None
+    source = widening.inputs[0] if widening is not None and widening.op_type == "Cast" else None
+    if source is None or wide is None or source.dtype is None or wide.dtype is None:
+        return None
+    is_lossless = np.can_cast(source.dtype.numpy(), wide.dtype.numpy(), "safe")
+    return source if is_lossless and source.dtype == node.outputs[0].dtype else None
 
 
 def _remove_dimension_names(shape: ir.Shape | None) -> ir.Shape | None:
