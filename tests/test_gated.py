@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto
 
@@ -597,3 +598,14 @@ def test_a_group_reads_a_value_that_casts_have_only_widened(given, wide, operato
     np.testing.assert_allclose(
         got, run_typed(backend, case, PrecisionConfig.from_precision(FP16))["y"], rtol=2e-3, atol=0.02
     )
+
+
+def test_a_loop_of_a_half_precision_file_reads_the_tensors_of_its_branch(named_network, opened, backend):
+    half = PrecisionConfig.from_precision(FP16)
+    model = lower_to_typed_network(named_network("with_loop"), half, {}).model
+    network = opened(ir.to_proto(model))
+    case = Case(network, {"x": np.random.default_rng(0).standard_normal((3, 8), dtype=np.float32)}, {}, {})
+    gated = build_gated_graph(network, float_types=(FP16, Precision.FILE), boundary_types=(Precision.FILE,))
+    got = run_gated(backend, case, gated, PrecisionConfig.from_precision(Precision.FILE))["y"]
+    with backend.load(model, optimize=False) as runner:
+        np.testing.assert_allclose(got, runner.run(case.feeds)["y"], rtol=1e-2, atol=1e-2)

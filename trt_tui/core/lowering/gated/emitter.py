@@ -122,8 +122,18 @@ class NodeEmitter:
 
     # -- layers of the network ----------------------------------------------------------------------------------
 
-    def clone_node(self, layer: Layer, inputs: Sequence[ir.Value | None], name: str) -> ir.Node:
-        """Returns a copy of a layer's node with other inputs. The copy is not yet part of a graph."""
+    def clone_node(
+        self,
+        layer: Layer,
+        inputs: Sequence[ir.Value | None],
+        values_by_tensor: MutableMapping[str, ir.Value],
+        name: str,
+    ) -> ir.Node:
+        """Returns a copy of a layer's node with other inputs. The copy is not yet part of a graph.
+
+        Args:
+            values_by_tensor: The tensors that subgraphs of the node read.
+        """
         original = self.network.node(layer.name)
         node = ir.Node(
             original.domain,
@@ -137,6 +147,15 @@ class NodeEmitter:
         for source, output in zip(original.outputs, node.outputs, strict=True):
             output.name = self.make_unique_name(source.name) if source.name else ""
             output.type, output.shape = source.type, _remove_dimension_names(source.shape)
+        for attr in original.attributes.values():
+            if attr.type == ir.AttributeType.GRAPH:
+                node.attributes[attr.name] = ir.AttrGraph(
+                    attr.name, _rebind_subgraph_inputs(attr.as_graph(), values_by_tensor)
+                )
+            elif attr.type == ir.AttributeType.GRAPHS:
+                node.attributes[attr.name] = ir.AttrGraphs(
+                    attr.name, [_rebind_subgraph_inputs(subgraph, values_by_tensor) for subgraph in attr.as_graphs()]
+                )
         return node
 
     def copy_layer(
@@ -151,19 +170,8 @@ class NodeEmitter:
         if source is not None and value_name(source) in values_by_tensor:
             values_by_tensor[layer.outputs[0]] = values_by_tensor[value_name(source)]
             return
-        node = self.clone_node(
-            layer, [values_by_tensor[input_name] if input_name else None for input_name in layer.inputs], name
-        )
-        original = self.network.node(layer.name)
-        for attr in original.attributes.values():
-            if attr.type == ir.AttributeType.GRAPH:
-                node.attributes[attr.name] = ir.AttrGraph(
-                    attr.name, _rebind_subgraph_inputs(attr.as_graph(), values_by_tensor)
-                )
-            elif attr.type == ir.AttributeType.GRAPHS:
-                node.attributes[attr.name] = ir.AttrGraphs(
-                    attr.name, [_rebind_subgraph_inputs(subgraph, values_by_tensor) for subgraph in attr.as_graphs()]
-                )
+        inputs = [values_by_tensor[input_name] if input_name else None for input_name in layer.inputs]
+        node = self.clone_node(layer, inputs, values_by_tensor, name)
         nodes.append(node)
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):
             if tensor:

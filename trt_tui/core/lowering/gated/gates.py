@@ -232,7 +232,7 @@ class _PrecisionBranch(PrecisionBody):
 
         def emit_rounded_sum_with_bias(nodes: Nodes) -> ir.Value:
             unbiased_node = self.emitter.clone_node(
-                layer, node.inputs[:bias_index], self.emitter.make_unique_name(layer.name)
+                layer, node.inputs[:bias_index], self.branch_tensors, self.emitter.make_unique_name(layer.name)
             )
             nodes.append(unbiased_node)
             return self.rounding.add_bias(

@@ -111,7 +111,7 @@ class GroupBody(ABC):
                 values.append(self._read_input(layer, index, has_layer_type))
             if (extra_input := self.inputs.weights.get((self.group.name, name, len(values)))) is not None:
                 values.append(extra_input)
-            node = self.emitter.clone_node(layer, values, self.emitter.make_unique_name(name))
+            node = self.emitter.clone_node(layer, values, self.branch_tensors, self.emitter.make_unique_name(name))
             self.nodes.append(node)
             self.branch_tensors.update(
                 (tensor, output) for tensor, output in zip(layer.outputs, node.outputs, strict=True) if tensor
