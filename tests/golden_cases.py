@@ -125,7 +125,7 @@ def write_plugin(folder: Path) -> None:
 
 def write_detector(folder: Path) -> None:
     """Boxes and class scores of a 4 x 4 grid, with COCO annotations of 16 images and the metric of the page."""
-    from tests.test_detection import write_script
+    from tests.core.measure.test_detection import write_script
 
     write_script(folder, **{"INPUT_SIZE": (16, 16), "MIN_SCORE, MAX_BOXES": (0.001, 8)})  # draws take as long as boxes
     builder = networks.Builder(0)

@@ -6,11 +6,11 @@ made with. ``TRT_TUI_GOLDEN=write`` writes the files anew.
 
 import os
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import TESTS
 from tests.golden_cases import CASES, differences, normalise, sum_order
 from tests.local import NullSession
 from tests.screen import answered, screen_text, settle
@@ -19,7 +19,7 @@ from trt_tui.tui.app import TrtTuiApp
 
 pytestmark = pytest.mark.onnxruntime("1.31")  # texts name what the constrained releases say
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = TESTS / "golden"
 SUM_ORDER = GOLDEN / "sum_order.txt"
 WRITE = os.environ.get("TRT_TUI_GOLDEN") == "write"
 BINARY = (".npz", ".onnx")

@@ -4,13 +4,11 @@ import json
 import pkgutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import trt_tui.core
-
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
 
 HEAVY = {"onnxruntime", "tensorrt", "tensorrt_rtx", "polygraphy", "textual", "click", "torch"}
 

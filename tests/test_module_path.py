@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.driven import save_mlp
 from trt_tui import module_path
 from trt_tui.core.data.userscript import UserFunction, list_script_files
 from trt_tui.errors import InputError
 from trt_tui.module_path import python_command
 
-ROOT = str(Path(__file__).parents[1])
+ROOT = str(ROOT)
 
 CANARIES = ("onnx_ir", "numpy", "yaml", "json", "onnx", "msgspec", "queue", "onnxruntime", "distributed", "sympy")
 """Modules that processes of this program import."""

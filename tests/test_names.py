@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1] / "trt_tui"
+from tests import ROOT
+
+ROOT = ROOT / "trt_tui"
 
 PRONOUNS = """all another any anything both each either everything few he here her him his i it its itself many me most
 much my neither nobody none nothing one other others our she some somebody something such that their them there these

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from polygraphy.tools._main import main as polygraphy
 
-from tests import networks
+from tests import ROOT, networks
 from tests.test_workflow import verify
 from trt_tui import demo
 from trt_tui.cli.main import main
@@ -36,7 +36,6 @@ from trt_tui.errors import ExitCode
 from trt_tui.tui import keys
 from trt_tui.tui.state import columns
 
-ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()

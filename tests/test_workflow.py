@@ -19,7 +19,7 @@ import onnxruntime
 import pytest
 
 from tests import networks
-from tests.test_references import QUICK, results, trtexec_outputs
+from tests.core.data.test_references import QUICK, results, trtexec_outputs
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.network import open_network
 

@@ -4,7 +4,8 @@
 
 Prints a Markdown table with what each reader said of each file, and exits with 1 if a cell says something else than
 `CELLS` expects. ModelOpt runs in an environment of its own, whose Python is named: ``pip install
-"nvidia-modelopt[onnx]"`` brings it. The cells of `QUICK` readers are run by ``tests/test_round_trips.py`` too.
+"nvidia-modelopt[onnx]"`` brings it. The cells of `QUICK` readers are run by
+``tests/core/exporters/test_round_trips.py`` too.
 """
 
 import argparse

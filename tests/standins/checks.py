@@ -1,4 +1,4 @@
-"""What `tests.test_standins` runs in a process of each release: ``python -m tests.standins.checks CHECK``.
+"""What `tests.backends.test_standins` runs in a process of each release: ``python -m tests.standins.checks CHECK``.
 
 The environment is that of `tests.standins.environment`, or STANDIN_RELEASE alone for the real package of that release;
 a check prints one JSON object in its last line.

@@ -1,8 +1,9 @@
 """What every backend that builds engines does, and what it tells the builder.
 
-`tests.test_tensorrt_backend` runs this file with pytest in a process of each release, since a process serves one; the
-environment is that of `tests.standins.environment`, or a machine's own where STANDIN_RELEASE is not set. CONTRACT names
-the backend. What the builder was told is read out of the engines of stand-ins, so those tests are skipped elsewhere.
+`tests.backends.test_tensorrt_backend` runs this file with pytest in a process of each release, since a process serves
+one; the environment is that of `tests.standins.environment`, or a machine's own where STANDIN_RELEASE is not set.
+CONTRACT names the backend. What the builder was told is read out of the engines of stand-ins, so those tests are skipped
+elsewhere.
 """
 
 import errno

@@ -1,6 +1,7 @@
 """What the backend does with the real TensorRT-RTX, which builds without a GPU.
 
-`tests.test_rtx_backend` runs this file with pytest in a process of its own: Polygraphy serves one TensorRT a process.
+`tests.backends.test_rtx_backend` runs this file with pytest in a process of its own: Polygraphy serves one TensorRT a
+process.
 """
 
 from dataclasses import replace

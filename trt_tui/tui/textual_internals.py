@@ -2,7 +2,7 @@
 
 The app uses public parts for all else: `App.get_line_filters` for filters, ``BINDINGS`` for keys, `signal` for signals.
 The fallbacks are tested with Textual 8.0.0, 8.1.0 and 8.2.8; the other tests of the app run with 8.2.8 alone. No other
-module may name a private part (``tests/test_textual_parts.py``).
+module may name a private part (``tests/tui/test_textual_parts.py``).
 
 ========================================  ============================================================================
 Private part                              Effect of its absence

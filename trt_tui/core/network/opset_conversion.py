@@ -1,9 +1,9 @@
 """The conversion of models to another opset, with corrections that onnx's version converter lacks.
 
 A conversion to a higher opset changes neither the result of an operator nor its reading by TensorRT's parser. Therefore
-the table below lists each change of a schema. `tests/test_opset_changes.py` compares the table with the schemas of the
-installed onnx and fails if a change is missing. A change that only adds types needs no row: attributes, inputs, outputs
-and texts are equal.
+the table below lists each change of a schema. `tests/core/network/test_opset_changes.py` compares the table with the
+schemas of the installed onnx and fails if a change is missing. A change that only adds types needs no row: attributes,
+inputs, outputs and texts are equal.
 
 Sources:
 
