@@ -233,8 +233,8 @@ def decibels_text(
 
 def mark_figures_as_simulated(figures_text: str) -> str:
     """Returns a list of values as text with the simulation mark before each number: ``cosine ~0.99903, ~26.3 dB``.
-    Words stay unchanged."""
-    return re.sub(r"(^|, )((?:\S+ )?)(?=-?\.?\d)", rf"\1\2{SIMULATED_MARK}", figures_text)
+    Words and the brackets of a part of a tensor stay unchanged."""
+    return re.sub(r"(^|, )((?:\S+ )?)(?=-?\.?\d)(?![^\[]*\])", rf"\1\2{SIMULATED_MARK}", figures_text)
 
 
 def add_decibel_unit(decibel_text: str) -> str:

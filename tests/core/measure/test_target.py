@@ -20,6 +20,7 @@ from trt_tui.core.measure.target import (
 )
 from trt_tui.core.measure.user_metric import SCRAMBLED, SHUFFLED, metric_part_rows
 from trt_tui.errors import InputError
+from trt_tui.formatting import mark_figures_as_simulated
 
 
 def verdict(sqnr=25.0, cosine=0.999, metric=None, agreement=None, **errors):
@@ -279,6 +280,9 @@ def test_several_targets_must_all_be_met_and_the_tightest_gives_the_score():
     told = check_targets(targets, BOTH)
     assert told.passes and told.lowest_score == pytest.approx(3.0)
     assert told.value_text == "46.0 dB at boxes:0[:, 0:4], 8.0 dB at scores, max_abs 0.200 at boxes:0[:, 0:4]"
+    assert mark_figures_as_simulated(told.value_text) == (
+        "~46.0 dB at boxes:0[:, 0:4], ~8.0 dB at scores, max_abs ~0.200 at boxes:0[:, 0:4]"
+    )
     assert told.comparable_loss == pytest.approx(10**-0.3) and told.accuracy is BOTH
     failing = check_targets([*targets, parse_target("agreement>=0.99")], BOTH)
     assert not failing.passes and failing.lowest_score == pytest.approx(-4.0)
