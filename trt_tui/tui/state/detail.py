@@ -194,16 +194,16 @@ def split_off_best_remedies(session: Session, remedies: Sequence[Remedy]) -> tup
     )
 
 
-_MARGIN_CELLS, _OTHER_REMEDY_CELLS = 5, 9
+_MARGIN_CELLS, _OTHER_REMEDY_CELLS = 5, 7
 """The width of a margin of error, and of all of a remedy but its name, value, margin and note."""
 
 
 def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only: bool = False) -> list[Line]:
     """Returns the remedies for a fusion group with their simulated accuracy, one line each.
 
-    A mark names the remedies whose values equal the best value within noise, and the last line gives the distance.
-    These remedies come first, so that a pane with little room omits others. A remedy whose value equals that of the
-    current config within noise changes nothing.
+    The remedies whose values equal the best value within noise come first, so that a pane with little room omits others.
+    The last line gives their number and the distance that is noise. A remedy whose value equals that of the current
+    config within noise changes nothing.
 
     Args:
         has_best_only: True if only the best other range and the best zero-cost move are listed.
@@ -213,7 +213,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
     equal_remedies, other_remedies = split_off_best_remedies(session, remedies)
     config_accuracy, target = session.get_run_results("config").accuracy, session.target or Target("sqnr", 0.0)
     rows: list[list[Span]] = []
-    for index, remedy in enumerate((*equal_remedies, *other_remedies)):
+    for remedy in (*equal_remedies, *other_remedies):
         text, style = target_value_span(session, remedy.shown_accuracy, False)
         is_met = bool(meets_target(session, remedy.accuracy))
         is_useless = config_accuracy is not None and is_within_noise(session, remedy.shown_accuracy, config_accuracy)
@@ -222,19 +222,17 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
             [
                 (find_current_key(remedy.key), "key"),
                 (_short_remedy_label(remedy).ljust(8), ""),
-                (SAME_VALUE_MARK if index < len(equal_remedies) > 1 else "", "dim"),
                 (text, "good" if is_met else style),
                 (value_margin_text(target, remedy.shown_accuracy), "dim"),
                 (note, "good" if is_met else "dim"),
             ]
         )
-    name_cells, value_cells = (max((cell_width(row[index][0]) for row in rows), default=0) for index in (1, 3))
+    name_cells, value_cells = (max((cell_width(row[index][0]) for row in rows), default=0) for index in (1, 2))
     if name_cells + value_cells + _OTHER_REMEDY_CELLS > width:  # a whole name needs the unit less
-        rows = [[*row[:3], (row[3][0].removesuffix(" dB"), row[3][1]), *row[4:]] for row in rows]
+        rows = [[*row[:2], (row[2][0].removesuffix(" dB"), row[2][1]), *row[3:]] for row in rows]
     columns = [
         Column("", width=5),
         Column("", min_width=16),
-        Column("", width=1),
         Column("", True),
         Column("", width=_MARGIN_CELLS, rank=2),
         Column("", rank=1),
@@ -242,8 +240,9 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
     lines = fit_table(columns, rows, width, gap=1)[1:]
     if len(equal_remedies) > 1:
         best = max(remedies, key=lambda remedy: accuracy_sort_key(session, remedy.shown_accuracy))
-        noise = f"{SAME_VALUE_MARK} within {noise_distance_text(session, best.shown_accuracy)}"
-        lines.append([(choose_fitting_text((f"{noise} of the best", noise), width), "dim")])
+        noise, count = noise_distance_text(session, best.shown_accuracy), len(equal_remedies)
+        texts = (f"the first {count} are equal within {noise}", f"{count} equal within {noise}", f"{count} within {noise}")
+        lines.append([(choose_fitting_text(texts, width), "dim")])
     if len({remedy.accuracy.total for remedy in remedies}) > 1:
         count = counted_noun_text(min(remedy.accuracy.total for remedy in remedies), "sample")
         lines.append(clip_line([(f"values on {count}", "dim")], width))
@@ -266,7 +265,7 @@ def _remedy_line(session: Session, remedies: Sequence[Remedy], width: int) -> Li
         line: Line = [(" try   ", "dim")]
         for index, remedy in enumerate(ordered_remedies[:count]):
             text, style = target_value_span(session, remedy.shown_accuracy)
-            separator = f" {SAME_VALUE_MARK} " if index < len(equal_remedies) else " · "
+            separator = " or " if index < len(equal_remedies) else " · "
             name = shorten_middle(_short_remedy_label(remedy) if is_short else remedy.label, name_width)
             line += [
                 (f"{separator if index else ''}{find_current_key(remedy.key)}: ", "key"),
