@@ -669,7 +669,9 @@ async def test_log_help_theme_and_palette(tmp_path):
         await press(pilot, "f2", *"fp32 for a layer", "enter")
         assert app.session.config.precision_moves
         await press(pilot, "f2", "down", "up", *"zzzzzz", "enter")
-        assert isinstance(app.screen, HelpPage) and not app.screen.text
+        assert isinstance(app.screen, HelpPage) and "zzzzzz" in app.screen.text and "?" not in app.screen.text
+        await press(pilot, "escape", "f2", *"calibratoin", "enter")
+        assert isinstance(app.screen, HelpPage) and "calibration" in app.screen.text
         await press(pilot, "escape", "q")
         assert app.session.child.closed
 

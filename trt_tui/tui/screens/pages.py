@@ -15,7 +15,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.report.glossary import Term
 from trt_tui.errors import InputError
-from trt_tui.formatting import cell_width, escape_hidden_characters
+from trt_tui.formatting import cell_width, escape_hidden_characters, find_similar_names, suggestion_question
 from trt_tui.session.history import MAX_NAME_LENGTH
 from trt_tui.session.jobs import Job
 from trt_tui.session.saved_sessions import SessionEntry
@@ -337,7 +337,7 @@ class HelpPage(Dialog):
 
     @on(Input.Changed)
     def update_action_list(self) -> None:
-        """Lists the actions that match all typed words, under the headings of their groups."""
+        """Lists the actions and words that match all typed words, under headings; similar names if nothing matches."""
         choices = self.query_one(KeyedOptionList)
         terms = self.query_one(Input).value.lower().split()
         matching = [
@@ -364,6 +364,11 @@ class HelpPage(Dialog):
             if self._is_term_name(terms)
             else (options + self._build_glossary_entries(terms))
         )
+        if not options:
+            names = [name for listed in self.terms.values() for term in listed for name in (term.name, *term.other_names)]
+            typed = " ".join(terms)
+            hint = suggestion_question(find_similar_names(typed, names)) or "Without a word, the list shows all entries."
+            options = [Option(Content(f"Nothing is named {typed}. {hint}"), disabled=True)]
         choices.set_options(options)
         choices.highlighted = next((index for index, choice in enumerate(options) if choice.id is not None), None)
 
