@@ -537,3 +537,13 @@ def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) ->
     session.requests_previews = True
     session.request_preview()
     assert not any(isinstance(request, rq.PreviewEngine) for request in session.pending_requests.values())
+
+
+def test_a_refused_config_has_one_line_in_the_pane_and_the_message_in_its_explanation(start) -> None:
+    session, row = start(builder=None), VisibleRow("x", 0, MODEL.rows_by_group[QKV])
+    before = detail.detail_lines(session, found(session), row, 38, 30)
+    previewed(session, Preview(refusal=PreviewRefusal("the builder fails", "assertion " * 30)))
+    lines = detail.detail_lines(session, found(session), row, 38, 30)
+    assert len(lines) == len(before) + 1 and "assertion" not in "\n".join(map(text, lines))
+    explanation = explain_cell(session, found(session), row, LAYER_COLUMNS_BY_ID["precision"])
+    assert sum("assertion" in part for _, part in explanation.texts) == 1

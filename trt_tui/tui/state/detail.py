@@ -652,12 +652,8 @@ def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, 
     style, names = "", tuple[str, ...]()
     if row_values.preview is not None:
         texts = texts if width > _NARROW_CELLS or row_values.differs_in_preview(row.group) else []
-    elif (
-        shown_engine is None
-        and session.preview_refusal is None
-        and (refusal_text := engine_texts.preview_refusal_text(session))
-    ):
-        texts, style = [refusal_text], "dim"
+    elif shown_engine is None and session.preview_refusal is None and engine_texts.preview_refusal_text(session):
+        texts, style = ["no preview of this config"], "dim"
     elif shown_engine is not None:
         style = "stale" if shown_engine.is_stale else ""
         mark = (
