@@ -241,7 +241,11 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
     if len(equal_remedies) > 1:
         best = max(remedies, key=lambda remedy: accuracy_sort_key(session, remedy.shown_accuracy))
         noise, count = noise_distance_text(session, best.shown_accuracy), len(equal_remedies)
-        texts = (f"the first {count} are equal within {noise}", f"{count} equal within {noise}", f"{count} within {noise}")
+        texts = (
+            f"the first {count} are equal within {noise}",
+            f"first {count} equal within {noise}",
+            f"{count} within {noise}",
+        )
         lines.append([(choose_fitting_text(texts, width), "dim")])
     if len({remedy.accuracy.total for remedy in remedies}) > 1:
         count = counted_noun_text(min(remedy.accuracy.total for remedy in remedies), "sample")
