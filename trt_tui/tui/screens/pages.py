@@ -365,9 +365,14 @@ class HelpPage(Dialog):
             else (options + self._build_glossary_entries(terms))
         )
         if not options:
-            names = [name for listed in self.terms.values() for term in listed for name in (term.name, *term.other_names)]
+            term_names = [
+                name for listed in self.terms.values() for term in listed for name in (term.name, *term.other_names)
+            ]
             typed = " ".join(terms)
-            hint = suggestion_question(find_similar_names(typed, names)) or "Without a word, the list shows all entries."
+            hint = (
+                suggestion_question(find_similar_names(typed, term_names))
+                or "Without a word, the list shows all entries."
+            )
             options = [Option(Content(f"Nothing is named {typed}. {hint}"), disabled=True)]
         choices.set_options(options)
         choices.highlighted = next((index for index, choice in enumerate(options) if choice.id is not None), None)

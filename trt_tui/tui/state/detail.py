@@ -248,8 +248,8 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
         )
         lines.append([(choose_fitting_text(texts, width), "dim")])
     if len({remedy.accuracy.total for remedy in remedies}) > 1:
-        count = counted_noun_text(min(remedy.accuracy.total for remedy in remedies), "sample")
-        lines.append(clip_line([(f"values on {count}", "dim")], width))
+        samples_text = counted_noun_text(min(remedy.accuracy.total for remedy in remedies), "sample")
+        lines.append(clip_line([(f"values on {samples_text}", "dim")], width))
     return lines
 
 
