@@ -722,7 +722,7 @@ def test_a_gap_that_rounding_does_not_explain_is_no_margin(with_builder, looked_
     assert said in ended.remarks[0] and "rounding does not explain" in ended.remarks[0]
     assert not any("margin" in one for one in ended.remarks)
     barriers = ended.result.config.get_moves(BarrierMove)
-    assert ended.confirmed is mended and bool(barriers) is mended and ended.result.is_met
+    assert ended.confirmed is ended.result.is_met is bool(barriers) is mended
     if mended:
         assert worker.network.groups[fault].final_tensor in barriers and len(barriers) <= (1 if how == MARKED else 4)
         assert {one.reason for one in barriers.values()} == {"search:triage"} and len(worker.built) <= builds
@@ -849,7 +849,7 @@ def test_a_session_takes_what_was_found_as_one_change(options, session):
 
 
 @pytest.mark.shares_cache
-def test_a_session_doubts_a_result_that_misses_the_target_on_held_out_samples(options, session):
+def test_a_session_passes_no_result_that_misses_the_target_on_held_out_samples(options, session):
     session = session(options, target="sqnr>=42", resume=False).settled()
     session.start_search(replace(GOAL, config=session.config))
     session.until_type(ev.SearchEnded)
@@ -869,10 +869,8 @@ def test_a_session_doubts_a_result_that_misses_the_target_on_held_out_samples(op
         )
         status.end_event = replace(status.end_event, held_out=held_out)
         after = session.config_target_outcomes(session.config)[kind]
-        assert after == before if passes else after.outcome is Outcome.UNCERTAIN_PASS
+        assert after == before if passes else after.outcome is Outcome.UNCERTAIN_FAIL
         assert any("16 held-out samples" in reason for reason in after.reasons) is not passes
-        assert status.is_target_met, "a miss without certainty is a doubt"
-        assert SearchStatus(replace(status.request, sample="1"), end_event=status.end_event).is_target_met is passes
     session.undo()
     assert not any(
         "held-out" in reason
@@ -917,7 +915,7 @@ def held_out_of(folder, options, **changed):
     return worker, worker.answer(replace(GOAL, tolerances=("sqnr>=25",)))
 
 
-def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
+def test_what_was_chosen_is_tried_on_samples_held_out(run, tmp_path):
     """Three batches are much larger than any that calibrates: what the others are content with clips there.
 
     Only they do not calibrate, so they are held out.
@@ -938,19 +936,27 @@ def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
     worker, events = held_out_of(tmp_path, given)
     ended = found(events)
     assert [list(worker.workspace.feeds), worker.workspace.held_out_feeds] == [[0, 1, 3, 4, 6, 7, 9, 10, 11], [2, 5, 8]]
-    assert ended.result.is_met and (ended.held_out.sample_count, ended.held_out.search_samples) == (24, 72)
+    assert ended.result.best_evaluation.passes and not ended.result.is_met
+    assert (ended.held_out.sample_count, ended.held_out.search_samples) == (24, 72)
     assert not ended.held_out.target_result.passes and ended.held_out.target_result.lowest_score < -5
     finding = SearchStatus(GOAL, end_event=ended)
     record = finding.make_search_record(None)
     assert not finding.is_target_met and record["held_out"]["met"] is False
     (value,) = record["held_out"]["values"]
     assert all("dB" in value[key] for key in ("searched", "searched_interval", "held_out", "held_out_interval"))
-    assert ended.target_outcome.outcome is Outcome.UNCERTAIN_PASS and record["result"]["outcome"] == "PASS?"
+    assert ended.target_outcome.outcome is Outcome.UNCERTAIN_FAIL and record["result"]["outcome"] == "FAIL?"
+    assert "24 held-out samples" in record["said"] and record["met"] is False
     assert any("24 held-out samples" in reason for reason in ended.target_outcome.reasons)
     assert value["held_out"] in held_out_result_text(ended.held_out) and "72 samples" in held_out_result_text(
         ended.held_out
     )
-    assert SearchStatus(GOAL, end_event=replace(ended, held_out=None)).is_target_met
+    files = (options.model, "--data", options.data, "--calib-data", given.calib_data, "--batch", 8)
+    config, report = tmp_path / "p.json", tmp_path / "p.md"
+    code, out, err = run("search", *files, "--tolerance", "sqnr>=25", "-o", config, "--markdown", report)
+    headline = "sqnr>=25: not met on 24 held-out samples"
+    assert code == 1 and out.startswith(headline) and "not met on 24 held-out samples" in err.splitlines()[-1]
+    assert "not met on 24 held-out samples" in report.read_text().splitlines()[2]
+    assert run("compare", *files, "--config", config, "--layers", "none", "--no-preview")[0] == 1
 
 
 @pytest.mark.parametrize("target", ["metric>=base-0.5", "agreement>=50%"])

@@ -437,15 +437,15 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
             (value,),
         )
         session.search_status.end_event = replace(
-            ended, held_out=held_out, target_outcome=TargetOutcome(Outcome.UNCERTAIN_PASS, (held_out.miss_text,))
+            ended, held_out=held_out, target_outcome=TargetOutcome(Outcome.UNCERTAIN_FAIL, (held_out.miss_text,))
         )
         await press(pilot, "a")
         chosen = next(line for line in app.screen.text.splitlines() if line.startswith(">"))
-        assert chosen.endswith("PASS?") and "on 16 held out: ~39 dB" in app.screen.text
+        assert chosen.endswith("FAIL?") and "on 16 held out: ~39 dB" in app.screen.text
         await answered(pilot, "enter")
-        assert "from the search, PASS?" in status(main)
+        assert "from the search, FAIL?" in status(main)
         outcome = session.config_target_outcomes(session.config)[RunKind.SIMULATED_CONFIG]
-        assert outcome.outcome is Outcome.UNCERTAIN_PASS
+        assert outcome.outcome is Outcome.UNCERTAIN_FAIL
 
 
 async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_path):
@@ -459,15 +459,16 @@ async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_
         index = next(index for index in ended.pareto_front if ended.evaluations[index].config == config)
         search_status.end_event = replace(search_status.end_event, missed_checks={index: "the engine yields 3 dB"})
         failed = next(option for option in list_search_options(session, search_status) if option.config == config)
-        assert failed.outcome == TargetOutcome(Outcome.FAIL, ("the engine yields 3 dB",))
+        reason = "the engine yields 3 dB on the samples of the search"
+        assert failed.outcome == TargetOutcome(Outcome.FAIL, (reason,))
         page.options = list_search_options(session, search_status)
         page.update_lines()
         assert sum(line.endswith(f" FAIL ~{passing[0].outcome.outcome.value}") for line in page.text.splitlines()) == 1
-        assert "the engine yields 3 dB" in search_check_texts(session, search_status, failed)
+        assert reason in search_check_texts(session, search_status, failed)
         accuracy = failed.accuracy
         session.results.store_missing_accuracy(config, accuracy)
         outcomes = session.config_target_outcomes(config)  # the main screen does not forget it either
-        assert outcomes[RunKind.SIMULATED_CONFIG].outcome is Outcome.UNCERTAIN_PASS
+        assert outcomes[RunKind.SIMULATED_CONFIG].outcome is Outcome.UNCERTAIN_FAIL
         assert "on the samples of the search the engine yields 3 dB" in outcomes[RunKind.SIMULATED_CONFIG].reasons
         # What the app itself executed counts as well.
         search_status.end_event = replace(search_status.end_event, missed_checks={})
@@ -514,7 +515,7 @@ async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):
         assert names.search_doubts == {config: doubt} == session.config_names.copy().search_doubts
         session.search_status, session.config_names = None, names
         outcome = session.config_target_outcomes(config)[RunKind.SIMULATED_CONFIG]
-        assert outcome.outcome is Outcome.UNCERTAIN_PASS and doubt.text in outcome.reasons
+        assert outcome.outcome is Outcome.UNCERTAIN_FAIL and doubt.text in outcome.reasons
         names.search_doubts[config] = replace(doubt, targets="sqnr>=41")
         outcome = session.config_target_outcomes(config)[RunKind.SIMULATED_CONFIG]
         assert doubt.text not in outcome.reasons, "the search had another target"

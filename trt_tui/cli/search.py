@@ -211,7 +211,7 @@ def search(
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.session.comparison_report import precision_json_text
     from trt_tui.session.search_report import search_markdown, search_text
-    from trt_tui.session.search_status import best_evaluation_text, held_out_result_text, make_search_request
+    from trt_tui.session.search_status import best_evaluation_text, make_search_request
     from trt_tui.session.state import TOLERANCE_SEPARATOR
 
     tolerances = (*tolerances, *([target] if target is not None else []))
@@ -262,15 +262,5 @@ def search(
         if "-" not in (output, markdown_path):
             print_report(search_text(session))
         if not search_status.is_target_met:
-            held_out, description = search_status.end_event.held_out, search_status.end_event.result.summary
-            title = "Tolerance not met"
-            exported = search_status.end_event.exported
-            if search_status.end_event.confirmed is False:
-                title += " by the engine"
-            elif exported is not None and exported.is_met is False:
-                title, description = "Tolerance", exported.exported_result_text
-            elif search_status.end_event.result.is_met and held_out is not None:
-                title += " on samples held out"
-                description = held_out_result_text(held_out)
-            click.echo(f"{title}: {description}", err=True)
+            click.echo(f"Tolerance not met: {search_status.end_event.result.summary}", err=True)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

@@ -478,7 +478,7 @@ class SearchEnded(Event):
     missed_checks: Mapping[int, str] = field(default_factory=dict)
 
     def find_doubt_reason(self, config: PrecisionConfig) -> str:
-        """Returns the reason for doubt in a config that the search offers; "" if there is none.
+        """Returns the check that a config of the search misses; "" if there is none.
 
         Its exported network or its engine misses the target, or its values on held-out samples do.
         """

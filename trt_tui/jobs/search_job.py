@@ -938,7 +938,7 @@ class SearchJob:
             for shown in (accuracy, simulated_accuracy)
         )
         self.exported_result = ExportedResult(
-            exported_run.executor_name, target_outcome.outcome.passes, measured_text, expected_text
+            exported_run.executor_name, target_outcome.outcome.passes, measured_text, expected_text, accuracy.samples
         )
         if not target_outcome.outcome.passes:
             self._missed_checks[best.config] = (
@@ -1467,7 +1467,7 @@ class SearchJob:
         }
         result = replace(result, raise_reasons={**qdq_reasons, **result.raise_reasons})
         target_outcome: TargetOutcome | None = None
-        best = result.best_evaluation
+        best, caveats = result.best_evaluation, self._list_export_and_engine_caveats()
         if best is not None and best.target_result.accuracy is not None:
             # The interval of the metric cannot change a failed command or a missed target.
             measured = (
@@ -1475,11 +1475,7 @@ class SearchJob:
                 if accuracy_with_interval is not None and best.passes
                 else best.target_result.accuracy
             )
-            accuracy = self._add_export_and_engine_caveats(measured)
-            if held_out_result is not None and held_out_result.miss_text:
-                accuracy = replace(
-                    accuracy, caveats=(*accuracy.caveats, Caveat("held-out samples", held_out_result.miss_text))
-                )
+            accuracy = replace(measured, caveats=(*measured.caveats, *caveats)) if caveats else measured
             result = replace(
                 result, best_evaluation=replace(best, target_result=replace(best.target_result, accuracy=accuracy))
             )
@@ -1489,6 +1485,14 @@ class SearchJob:
                 check_result := self._check_results.get(result.config)
             ) is not None:
                 target_outcome = combine_with_check(target_outcome, check_result)
+        miss_text = held_out_result.miss_text if held_out_result is not None else ""
+        target_outcome = target_outcome and target_outcome.with_missed_check(miss_text)
+        missed_checks = [*(caveat.text for caveat in caveats if caveat.fails_run), *filter(None, [miss_text])]
+        is_met = (result.is_met or bool(self.confirmed)) and not missed_checks
+        if is_met is not result.is_met:
+            checks = missed_checks or [f"met by its engine: {self._engine_values_text}"]
+            summary = f"{'; '.join(checks)}; simulated on the samples of the search, {result.summary}"
+            result = replace(result, is_met=is_met, summary=summary)
         return ev.SearchEnded(
             self.evaluator.reporter.job,
             result,
@@ -1537,8 +1541,8 @@ class SearchJob:
             texts |= dict.fromkeys(indices, ", ".join(value_texts) or "not judged")
         return texts
 
-    def _add_export_and_engine_caveats(self, accuracy: Accuracy) -> Accuracy:
-        """Returns an accuracy with a caveat for a missing or failed exported file, and one for a failed engine."""
+    def _list_export_and_engine_caveats(self) -> list[Caveat]:
+        """Returns a caveat for a missing or failed exported file, and one for a failed engine."""
         exported, caveats = self.exported_result, []
         if exported is not None and not exported.is_met:
             kind = "not executed" if exported.is_met is None else "not met as exported"
@@ -1547,7 +1551,7 @@ class SearchJob:
             caveats.append(
                 Caveat("not met by its engine", f"not met by its engine: {self._engine_values_text}", fails_run=True)
             )
-        return replace(accuracy, caveats=(*accuracy.caveats, *caveats)) if caveats else accuracy
+        return caveats
 
     def _find_pareto_front(self) -> tuple[int, ...]:
         """Returns the indices of the evaluations whose configs no other config beats in both cost and score.

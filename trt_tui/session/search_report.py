@@ -114,7 +114,7 @@ def search_method_text(ended: SearchEnded) -> str:
 def _search_headline(ended: SearchEnded, request: FindMixedPrecisionConfig) -> str:
     """Returns the outcome of a search in one line."""
     result, description = ended.result, ended.result.summary
-    if result.outcome is SearchOutcome.NOTHING_TO_DO and result.best_evaluation is not None:
+    if result.outcome is SearchOutcome.NOTHING_TO_DO and result.is_met and result.best_evaluation is not None:
         start = result.config
         lost_qdq = any(not removal.rejection for removal in ended.qdq_removals)
         name = (
@@ -173,7 +173,7 @@ def _engine_confirmation_text(session: Session, ended: SearchEnded, request: Fin
         "does NOT meet it"
         if not ended.confirmed
         else "meets it nevertheless"
-        if not ended.result.is_met
+        if ended.result.outcome not in (SearchOutcome.MET, SearchOutcome.NOTHING_TO_DO)
         else "meets it too"
         if request.check_command is None
         else "meets the tolerance too; --check has tested the simulation only"

@@ -96,18 +96,8 @@ class SearchStatus:
     def is_target_met(self) -> bool:
         """True if the best config of the search meets the tolerance.
 
-        A measured engine and an executed exported network must meet it too. On held-out samples, the config must not
-        miss it with certainty. After a search on a single batch, the config must meet it on the other samples.
+        After the search, its executed exported network, its measured engine and the held-out samples meet it too.
         """
-        if self.end_event is not None:
-            confirmed, held_out = self.end_event.confirmed, self.end_event.held_out
-            is_met = self.end_event.result.is_met if confirmed is None else confirmed
-            exported = self.end_event.exported
-            is_met = is_met and (exported is None or exported.is_met is not False)
-            if held_out is None or held_out.target_result.passes:
-                return is_met
-            is_certain_miss = held_out.target_result.target_outcome.outcome is Outcome.FAIL
-            return is_met and not self.request.sample and not is_certain_miss
         return self.result is not None and self.result.is_met
 
     @property
@@ -162,8 +152,6 @@ class SearchStatus:
             self.end_event.held_out,
         )
         effort = ended.zero_cost_effort
-        samples = self.sample_count if exported is not None and exported.is_met is not None else None
-        samples_text = f", on the {counted_noun_text(samples, 'sample')} of the search" if samples else ""
         rows = reduction_table(result.reduction_steps, outline, self.request)[1:]
         return drop_missing_values(
             {
@@ -206,8 +194,8 @@ class SearchStatus:
                 "exported_network": {
                     "executor": exported.executor_name,
                     "met": exported.is_met,
-                    "said": f"{exported.exported_result_text}{samples_text}",
-                    "samples": samples,
+                    "said": exported.exported_result_text,
+                    "samples": exported.samples or None,
                 }
                 if exported is not None
                 else None,

@@ -586,18 +586,18 @@ class SessionState:
         if self.outline is None or not reduces_precision(self.outline, config):
             return {}
         accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
-        doubt = self._find_search_doubt(config)
+        missed_check = self._find_missed_search_check(config)
         return {
-            kind: outcome.with_doubt(doubt)
+            kind: outcome.with_missed_check(missed_check)
             for kind, accuracy in accuracies.items()
             if (outcome := judge_accuracy(self.targets if targets is None else targets, accuracy)) is not None
         }
 
-    def _find_search_doubt(self, config: PrecisionConfig) -> str:
-        """Returns the reason for doubt that a search for the same targets found in a config; "" if there is none.
+    def _find_missed_search_check(self, config: PrecisionConfig) -> str:
+        """Returns the check that a config missed in a search for the same targets; "" if there is none.
 
         For example, the config misses the target on held-out samples, or its exported network or engine misses it.
-        Saved sessions contain such reasons.
+        Saved sessions contain such checks.
         """
         targets = join_target_texts(target.text for target in self.targets)
         end_event = self.search_status.end_event if self.search_status is not None else None

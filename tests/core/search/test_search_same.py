@@ -230,7 +230,7 @@ def test_after_some_rounds_it_is_not_met_as_exported(exports, monkeypatch):
     request = make_search_request(INT8, ("sqnr>=40",), try_zero_cost=False)
     ended = found(worker.answer(request))
     assert (
-        ended.result.is_met
+        ended.result.best_evaluation.passes
         and ended.exported.is_met is False
         and not SearchStatus(request, end_event=ended).is_target_met
     )

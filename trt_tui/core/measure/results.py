@@ -23,6 +23,7 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import (
     SIMULATED_MARK,
     builder_device_text,
+    counted_noun_text,
     escape_hidden_characters,
     milliseconds_text,
     number_text,
@@ -120,7 +121,7 @@ class Caveat:
     Attributes:
         kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
             "trivial target", "known gap", "data dependent", "builds differ", "not executed", "not met as exported",
-            "held-out samples", "no engine", "unjudged output", "unsimulated layers", "random inputs",
+            "no engine", "unjudged output", "unsimulated layers", "random inputs",
             `PARTLY_JUDGED_OUTPUT` or "other precisions".
         text: The reason as one sentence without a full stop.
         gap_db: The margin to the target, in dB, below which the caveat counts; None if it always counts.
@@ -623,24 +624,25 @@ class ExportedResult:
         is_met: True if the result meets the tolerances; None if the file was not executed or cannot be judged.
         value_text: The measured value in words; the reason if the file was not executed.
         simulated_text: The simulated value in words.
+        samples: The number of samples of the search; 0 if the file was not executed.
     """
 
     executor_name: str
     is_met: bool | None
     value_text: str
     simulated_text: str = ""
+    samples: int = 0
 
     @property
     def exported_result_text(self) -> str:
         """The result of executing the exported file, as a text without a full stop."""
         if self.is_met is None:
             return f"the exported network was not executed: {self.value_text}"
+        value_text = f"{self.value_text} in {self.executor_name}"
+        samples_text = f"on the {counted_noun_text(self.samples, 'sample')} of the search"
         if self.is_met:
-            return f"the exported network yields {self.value_text} in {self.executor_name}"
-        return (
-            f"not met as exported: "
-            f"{self.value_text} in {self.executor_name} where {SIMULATED_MARK}{self.simulated_text} was simulated"
-        )
+            return f"the exported network yields {value_text} {samples_text}"
+        return f"not met as exported: {value_text} {samples_text} where {SIMULATED_MARK}{self.simulated_text} was simulated"
 
 
 def failed_build_result(builder_name: str, error: TrtTuiError) -> EngineResult:

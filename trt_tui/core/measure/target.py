@@ -571,11 +571,11 @@ class TargetOutcome:
     def passes(self) -> bool:
         return self.outcome.passes
 
-    def with_doubt(self, reason: str) -> TargetOutcome:
-        """Returns a pass with a further reason as PASS?; any other outcome, or a pass with the reason "", unchanged."""
+    def with_missed_check(self, reason: str) -> TargetOutcome:
+        """Returns a pass that another check contradicts as FAIL?; any other outcome, or the reason "", unchanged."""
         if not reason or not self.passes:
             return self
-        return TargetOutcome(Outcome.UNCERTAIN_PASS, tuple(dict.fromkeys((*self.reasons, reason))))
+        return TargetOutcome(Outcome.UNCERTAIN_FAIL, tuple(dict.fromkeys((reason, *self.reasons))))
 
     @property
     def text(self) -> str:
@@ -823,7 +823,7 @@ class HeldOutResult:
 
     @property
     def miss_text(self) -> str:
-        """The reason for doubt in a result that misses the target on held-out samples; "" if it meets the target."""
+        """The miss of the target on held-out samples as text; "" if the target is met."""
         if self.target_result.passes:
             return ""
         values = ", ".join(
@@ -832,8 +832,8 @@ class HeldOutResult:
             for value in self.values
         ) or mark_figures_as_simulated(self.target_result.value_text)
         return (
-            f"on {counted_noun_text(self.sample_count, 'held-out sample')}, which the search has not used, it "
-            f"misses the target: {values}"
+            f"not met on {counted_noun_text(self.sample_count, 'held-out sample')}, which the search has not used: "
+            f"{values}"
         )
 
 

@@ -256,7 +256,7 @@ class SearchController(Presenter):
             return
         result = search_status.end_event.result
         session.log.extend(search_text(session).splitlines())
-        if result.config == session.config:
+        if result.config == session.config and result.is_met:
             self.show_message(f"nothing to do: {result.summary}{_missing_export_execution_text(search_status)}", "")
         else:
             outcome = search_status.end_event.target_outcome

@@ -99,17 +99,21 @@ def _fail_option_with_missed_check(session: Session, search_status: SearchStatus
 
 
 def _missed_check_text(session: Session, search_status: SearchStatus, config: PrecisionConfig) -> str:
-    """Returns the value of the exported network or the engine of a config if it missed the target; "" if not."""
+    """Returns the value of the exported network or the engine of a config if it missed the target; "" if not.
+
+    Each value names its samples.
+    """
     end_event = search_status.end_event
     if end_event is not None and (text := end_event.failed_check_text(config)):
-        return text
+        return f"{text} on the samples of the search"
     if {target.text for target in session.targets} != set(search_status.request.tolerances):
         return ""
     outcomes = session.config_target_outcomes(config)
     for kind, name in ((RunKind.BUILT_ENGINE, "the engine"), (RunKind.EXPORTED_FILE, "the exported network")):
         run = session.results.get_results_or_empty(config).runs.get(kind)
         if kind in outcomes and not outcomes[kind].passes and run is not None and run.accuracy is not None:
-            return f"{name} yields {target_value_span(session, run.accuracy, is_simulated=False)[0]}"
+            value = target_value_span(session, run.accuracy, is_simulated=False)[0]
+            return f"{name} yields {value} on {counted_noun_text(run.accuracy.samples, 'sample')}"
     return ""
 
 
@@ -297,7 +301,7 @@ def search_check_texts(session: Session, search_status: SearchStatus, option: Se
     if option.config == end_event.result.config:
         evidence = search_evidence_lines(session, end_event, search_status.request)
         texts = [part for text in evidence for part in text.split("; ")]
-        texts += [missed_text] if not any(missed_text in text for text in evidence) else []
+        texts += [missed_text] if missed_text and not end_event.failed_check_text(option.config) else []
     else:
         texts = [missed_text or "simulated on the samples of the search only"]
     gains = _step_values_text(session, end_event, option)
