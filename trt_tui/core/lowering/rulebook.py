@@ -74,9 +74,6 @@ VALUE_PRESERVING = frozenset(
 )
 """Operators whose results can be represented in the precision of their inputs without rounding."""
 
-_COMMUTING_OPERATORS = frozenset(("Relu",))
-"""Operators that commute with rounding."""
-
 TF32_SPLIT, TF32_BOUND = 2.0**13 + 1, 2.0**100
 """The factor and the bound of rounding to TF32, which keeps 10 bits of a mantissa of 23.
 
@@ -203,11 +200,6 @@ def min_divisor_epsilon(network: Network, tensor: str, precision: Precision) -> 
 def preserves_precision_of_values(layer: Layer) -> bool:
     """Returns True if a layer with inputs in a lower precision has results that the precision represents exactly."""
     return layer.kind is LayerKind.COPY or layer.op_type in VALUE_PRESERVING
-
-
-def commutes_with_rounding(layer: Layer) -> bool:
-    """Returns True if the results of a layer are equal with rounded inputs and with rounded outputs."""
-    return layer.op_type in _COMMUTING_OPERATORS
 
 
 # -- lowering of a group ---------------------------------------------------------------------------------------------

@@ -226,8 +226,6 @@ class PrecisionBody(GroupBody):
             for site in rulebook.operand_qdq_sites(group, operand_type):
                 layer_input = site.layer, site.index
                 self.types_by_input[layer_input] = (*self.types_by_input.get(layer_input, ()), operand_type)
-        self._deferred_counts: dict[str, int] = {}
-        """The number of roundings of each sum of products whose rounding is deferred to its reader, by tensor."""
 
     @abstractmethod
     def round_result(self, tensor: str, value: ir.Value, rounding_count: int) -> ir.Value:
@@ -261,32 +259,15 @@ class PrecisionBody(GroupBody):
         if rulebook.preserves_precision_of_values(layer) and self.rounded_tensors.issuperset(inputs_of_compute_type):
             self.rounded_tensors.update(own)
             return
-        rounding_count = max(
-            [
-                fp16_accumulation.count_accumulator_roundings(self.network, layer),
-                *(self._deferred_counts.get(tensor, 1) for tensor in layer.inputs),
-            ]
-        )
+        rounding_count = fp16_accumulation.count_accumulator_roundings(self.network, layer)
         outputs = self.list_unrounded_results(layer, node)
         if (port := fp16_accumulation.find_bias_input_index(self.network, layer)) is not None:
             outputs, rounding_count = [self.add_bias_after_rounding(layer, node, port, rounding_count)], 1
             self.branch_tensors[layer.outputs[0]] = outputs[0]
         for tensor, output in zip(layer.outputs, outputs, strict=True):
-            if tensor in own and self._can_defer_rounding_to_reader(tensor):
-                self._deferred_counts[tensor] = rounding_count
-            elif tensor in own:
+            if tensor in own:
                 self.branch_tensors[tensor] = self.round_result(tensor, output, rounding_count)
                 self.rounded_tensors.add(tensor)
-
-    def _can_defer_rounding_to_reader(self, tensor: str) -> bool:
-        """Returns True if the result is the same when the only reader of a tensor rounds in place of its producer."""
-        users = self.network.consumers.get(tensor, [])
-        return (
-            len(users) == 1
-            and users[0] in self.group.layers
-            and tensor not in self.requested_tensors
-            and rulebook.commutes_with_rounding(self.network.get_layer(users[0]))
-        )
 
 
 def emit_ungated_group(
