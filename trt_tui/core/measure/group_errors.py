@@ -36,7 +36,6 @@ from trt_tui.core.lowering.gated.error_sums import (
     EXTREME_COLUMNS,
     EXTREMES_OUTPUT,
     SUMS_OUTPUTS,
-    are_float32_sums_exact,
 )
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.lowering.gated.pieces import freeze_inputs
@@ -698,9 +697,8 @@ class _ErrorTableSession:
 
     def _are_sums_valid(self, tables: Iterable[np.ndarray]) -> bool:
         """Returns False if the form of the graph cannot compute some sums of the tables."""
-        if self._has_single_config_graph:
-            return all(map(are_float32_sums_exact, tables))
-        return not self._uses_gates_as_data or all(np.isfinite(table).all() for table in tables)
+        is_exact = not self._has_single_config_graph and not self._uses_gates_as_data
+        return is_exact or all(np.isfinite(table).all() for table in tables)
 
     def close(self) -> None:
         self._runner.close()

@@ -119,8 +119,8 @@ def build_gated_graph(
         compared_tensors: Tensors that are compared in the graph with a reference input; only with ``gates_as_data``.
         mask_axes: The axes of the presence mask of a tensor, by tensor name. The mask is an input of the graph and
             selects the elements that count in the sums.
-        expects_finite_sums: Computes the sums in float32 only, where gates are control flow.
-            `trt_tui.core.lowering.gated.error_sums.are_float32_sums_exact` tells if they are valid.
+        expects_finite_sums: Computes the sums in float32 only, where gates are control flow. They are not finite if
+            float32 cannot represent them.
         extreme_tensors: Tensors of the FP32 branch whose extremes are an output, by measured group; see
             `trt_tui.core.lowering.gated.error_sums.ErrorSumsEmitter.emit_error_tables`.
         shape_tensors: Tensors of the FP32 branch whose shapes are outputs, named ``shape/<tensor>``.

@@ -49,9 +49,6 @@ Sums are accurate to 1e-4 of their value up to a million elements, and to 2e-3 a
 _TEST_COLUMN_COUNT = ERROR_SUM_COLUMNS.index("count")
 """The number of columns of a row that depend on the test."""
 
-_SQUARE_COLUMN_COUNT = ERROR_SUM_COLUMNS.index("diff1")
-"""The number of columns with sums of squares, which are the first."""
-
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 _NEXT_ABOVE_FP16_MAX = float(np.nextafter(np.float32(FP16_MAX), np.float32(np.inf)))
 
@@ -64,16 +61,6 @@ EXTREME_COLUMNS = ("max", "min", "unpadded_max", "unpadded_min")
 
 EXTREMES_OUTPUT = "extremes"
 """The name of the graph output with the extremes."""
-
-
-def are_float32_sums_exact(table: np.ndarray) -> bool:
-    """Returns True if float32 can represent all sums of squares of a table. Tables with NaN or larger values need
-    float64.
-
-    Args:
-        table: Rows of `ERROR_SUM_COLUMNS` that were computed in float32.
-    """
-    return bool((table[:, :_SQUARE_COLUMN_COUNT].sum(1) < _MAX_FLOAT32).all())
 
 
 class ReferenceSums(NamedTuple):
@@ -408,7 +395,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
 
     Args:
         counting_gate: The gate for counting values that FP16 cannot represent.
-        expects_finite_sums: True to compute all rows in float32; `are_float32_sums_exact` then checks them.
+        expects_finite_sums: True to compute all rows in float32. They are not finite if float32 cannot represent the sums.
     """
 
     _flow: ControlFlowEmitter
