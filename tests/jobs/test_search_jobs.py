@@ -392,6 +392,7 @@ def test_a_check_command_decides(opened, script, tmp_path):
     )
     assert ended.result.is_met and ended.result.best_evaluation.raised_groups == ("/fc/Gemm",)
     assert "exit code 4" in ended.evaluations[0].target_result.value_text
+    assert 20 < ended.evaluations[0].score < 60, "without a tolerance the error is the score"
     seen = (tmp_path / "seen").read_text().splitlines()
     assert len(seen) == len(ended.evaluations) and "(8, 10)" in seen[0]
     again = found(
@@ -562,13 +563,20 @@ def without_preview(self, config):
 
 
 @pytest.mark.parametrize(
-    ("latency_ms", "max_builds", "stays"),
-    [(0.9, 3, ""), (1.0, 3, ""), (1.1, 3, "because the engine would be slower"), (1.1, 2, "")],
+    ("latency_ms", "max_builds", "max_latency", "stays"),
+    [
+        (0.9, 3, None, ""),
+        (1.0, 3, None, ""),
+        (1.1, 3, None, "because the engine would be slower"),
+        (1.1, 2, None, ""),
+        (1.1, 3, 9.0, ""),
+    ],
 )
 def test_unused_qdq_are_taken_out_only_if_the_engine_is_as_fast_without(
-    with_builder, monkeypatch, latency_ms, max_builds, stays
+    with_builder, monkeypatch, latency_ms, max_builds, max_latency, stays
 ):
-    """Within the builds that the confirmation leaves; without engines the preview decides."""
+    """Within the builds that the confirmation and a latency budget leave; without engines the preview decides."""
+    is_built = max_builds == 3 and max_latency is None
     unused = "/layer2/conv1/Conv"
 
     def preview(self, config):
@@ -599,18 +607,19 @@ def test_unused_qdq_are_taken_out_only_if_the_engine_is_as_fast_without(
         lambda config: 1.0 if config.precision_of(worker.network.get_group(unused)) is Precision.INT8 else latency_ms,
     )
     changed = INT8.with_group_precision([worker.network.get_group(unused)], Precision.FP16)
-    ended = found(worker.answer(replace(GOAL, use_preview=True, max_builds=max_builds, try_zero_cost=False)))
+    goal = replace(GOAL, use_preview=True, max_builds=max_builds, max_latency=max_latency, try_zero_cost=False)
+    ended = found(worker.answer(goal))
     removal = ended.qdq_removals[0]
     assert removal.config == changed and removal.rejection == stays and len(worker.built) <= max_builds
     assert (removal.kernels, removal.conversions) == ((9, 8), (1, 0))
-    assert removal.latencies_ms == ((1.0, latency_ms) if max_builds == 3 else None)
-    assert (worker.built[:2] == [INT8, changed]) is (max_builds == 3)
+    assert removal.latencies_ms == ((1.0, latency_ms) if is_built else None)
+    assert (worker.built[:2] == [INT8, changed]) is is_built
     assert ended.result.is_met and ended.confirmed is True and worker.built[-1] == ended.result.config
     assert unused not in ended.result.best_evaluation.raised_groups
     result_precision = ended.result.config.precision_of(worker.network.get_group(unused))
     assert result_precision is (Precision.INT8 if stays else Precision.FP16)
     times = f"{milliseconds_text(1.0)} to {milliseconds_text(latency_ms)}"
-    assert (times in ended.remarks[0]) is ("times of engines" in ended.remarks[0]) is (max_builds == 3)
+    assert (times in ended.remarks[0]) is ("times of engines" in ended.remarks[0]) is is_built
 
 
 def test_a_config_without_unused_qdq_that_cannot_be_built_is_not_taken(with_builder, monkeypatch):
@@ -726,6 +735,17 @@ def test_a_gap_that_rounding_does_not_explain_is_no_margin(with_builder, looked_
     if mended:
         assert worker.network.groups[fault].final_tensor in barriers and len(barriers) <= (1 if how == MARKED else 4)
         assert {one.reason for one in barriers.values()} == {"search:triage"} and len(worker.built) <= builds
+
+
+@pytest.mark.parametrize("debug_tensors", [True, False])
+def test_a_second_engine_is_looked_into_only_where_the_first_cannot_be(with_builder, monkeypatch, debug_tensors):
+    worker = with_builder(0.05, fault=3)
+    worker.workspace.builder.capabilities = replace(worker.workspace.builder.capabilities, debug_tensors=debug_tensors)
+    for name, how in (("_measure_debug_tensor_errors", UNFUSED), ("_measure_marked_engine_errors", MARKED)):
+        errors = EngineErrors(how, missing_reason=f"{how} was read")
+        monkeypatch.setattr(engine, name, lambda builder, config, errors=errors: (yield from ()) or errors)
+    ended = found(worker.answer(replace(GOAL, max_builds=3)))
+    assert f"{UNFUSED if debug_tensors else MARKED} was read" in ended.remarks[0]
 
 
 def test_an_engine_of_nan_ends_the_search(with_builder, looked_into):

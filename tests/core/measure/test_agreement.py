@@ -220,10 +220,13 @@ def test_exact_builds_and_broken_builds_are_not_counted_together(errors, text) -
     assert text in notes[0] and len(notes) == 1
 
 
-def test_an_output_that_some_builds_have_no_finite_sqnr_of_is_named() -> None:
-    builds = tuple(map(engine, (None, verdict(y=None, z=30.0, cls=None), verdict(y=14.7, z=30.0, cls=None))))
+def test_an_output_that_builds_differ_at_is_named() -> None:
+    builds = tuple(map(engine, (None, verdict(y=None, z=30.0, w=20.0), verdict(y=14.7, z=30.0, w=25.5))))
     notes = engine_variation_notes(engine(None, repeated_builds=builds))
-    assert notes[1:] == ["y: a finite SQNR in 1 of 2 builds, the others are exact, NaN or Inf"]
+    assert notes[1:] == [
+        "y: a finite SQNR in 1 of 2 builds, the others are exact, NaN or Inf",
+        "w: spread 5.5 dB between builds",
+    ]
 
 
 def test_a_group_that_is_exact_in_the_simulation_and_wrong_in_the_engine_comes_first(unet) -> None:

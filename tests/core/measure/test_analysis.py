@@ -502,7 +502,7 @@ def test_errors_are_taken_behind_a_selection_that_keeps_other_values(analysed, m
 def test_fp16_overflow_is_counted_and_named(analysed):
     inputs = {"x": np.ones((4, 16), np.float32)}
     inputs["x"][:, 0] = 120
-    analysis = analysed(single("Relu", 1e3), inputs)
+    analysis = analysed(single("Relu", 1e3), inputs, batch=2)
     group = analysis.network.groups[0]
     found = last(measure_group_errors(analysis, {"fp16": FP16, "fp32": FP32}, {}))
     errors_ = found["fp16"][group.name]

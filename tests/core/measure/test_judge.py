@@ -66,6 +66,10 @@ def test_a_terminal_concat_is_judged_in_parts(opened):
     part = take_judged_slice(array, judged[1])
     assert part.base is array or part.base is array.base
     np.testing.assert_array_equal(part, array[:, 4:10])
+    flat = yolo()
+    flat.node("Reshape", ["out", flat.weight("sizes", np.array([-1, 10, 64], np.int64))], "/flat", output="flat")
+    judged = select_judged_outputs(opened(flat.model([X], [floats("flat", "rows", 10, 64)])))
+    assert names(judged) == ["flat[:, 0:4]", "flat[:, 4:10]"], "the batch has another name behind a Reshape"
 
 
 def test_concats_in_concats_are_parts_too(opened):
@@ -389,8 +393,9 @@ def test_a_mask_is_named_behind_the_tensor(opened):
     (one,) = select_judged_outputs(network, [f"last_hidden_state[:, 1:]@{mask}"])
     assert (one.name, one.mask) == (f"last_hidden_state[:, 1:]@{mask}", mask) and mask in one.note
     assert select_judged_outputs(network, ["logits@tokens"], ["tokens"])[0].mask == "tokens"
-    with pytest.raises(InputError, match="there is no tokens"):
-        select_judged_outputs(network, ["logits@tokens"])
+    for wrong, named in (("tokens", [info.name for info in network.inputs]), (mask[:-1], [mask])):
+        with refused(title=f"there is no {wrong}", cause=": " + ", ".join(named)):
+            select_judged_outputs(network, [f"logits@{wrong}"])
 
 
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])
