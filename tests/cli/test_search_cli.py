@@ -85,10 +85,14 @@ def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):
     assert "tried; best so far: " in told and f"Wrote {out}" in told
 
 
-def test_what_was_found_is_what_compare_measures(run, files, out):
+def test_what_was_found_is_what_compare_measures(run, files, out, tmp_path):
     assert run("search", *files, "--tolerance", "sqnr>=40", "-o", out)[0] == 0
-    code, shown, _ = run("compare", *files, "--config", out, "--target", "sqnr>=40", "--layers", "none")
+    report = tmp_path / "compared.json"
+    compare = ("compare", *files, "--config", out, "--target", "sqnr>=40", "--layers", "none", "--json", report)
+    code, shown, _ = run(*compare)
     assert code == 0 and "PASS" in shown
+    found, compared = json.loads(out.read_text())["evidence"]["simulated"], json.loads(report.read_text())["runs"]
+    assert compared["config"]["outputs"] == found["outputs"] and compared["config"]["samples"] == found["samples"]
 
 
 def test_stdout_takes_the_config(run, files):

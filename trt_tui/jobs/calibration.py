@@ -102,12 +102,14 @@ def run_use_ranges_job(
 def _mark_ranges_of_other_origin(workspace: Workspace, request: rq.UseRanges) -> Calibration:
     """Returns the calibration of a request, with the names of the tensors whose ranges come from elsewhere.
 
-    Ranges from elsewhere are those of a config file, or of an earlier process that calibrated on other samples.
+    Ranges from elsewhere were measured on other samples than those that calibrate here. If a config file has ranges of
+    the samples that calibrate here, its moves were measured on them too.
     """
     calibration = request.calibration
-    if not request.config_name and (
-        calibration.given_tensors or calibration.data_sha256 == workspace.calibration_samples.hash_inputs()
-    ):
+    if calibration.given_tensors:
+        return calibration
+    if calibration.data_sha256 == workspace.calibration_samples.hash_inputs():
+        workspace.given_moves = {}
         return calibration
     return replace(calibration, given_tensors=tuple(calibration.ranges))
 

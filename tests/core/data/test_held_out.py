@@ -152,7 +152,8 @@ def test_nan_and_inf_count_on_every_sample(row, tmp_path):
     ("given", "count"),
     [
         ("cache", 64),
-        ("config file", 64),
+        ("config file", 48),
+        ("config file of other samples", 64),
         ("other ranges", 64),
         ("calib_data", 64),
         ("moves", 64),
@@ -160,23 +161,24 @@ def test_nan_and_inf_count_on_every_sample(row, tmp_path):
         ("measured moves", 48),
     ],
 )
-def test_given_ranges_leave_no_sample_out(given, count, tmp_path):
+def test_ranges_of_other_samples_leave_no_sample_out(given, count, tmp_path):
     options = save_product(tmp_path)
     if given == "calib_data":
         np.savez(tmp_path / "calibration.npz", x=np.load(options.data)["x"][:20] * 0.9)
         options = replace(options, calib_data=str(tmp_path / "calibration.npz"))
     worker, config_file = opened(tmp_path, options), tmp_path / "precision.json"
     move = RangeMove(1.0, "user" if given == "moves" else "entropy")
-    config = INT8.with_range("x", move) if "moves" in given or given == "config file" else INT8
+    config = INT8.with_range("x", move) if "moves" in given or "config file" in given else INT8
     if given == "cache":
         cache = tmp_path / "int8.cache"
         worker.answer(rq.ExportConfig("calibration-cache", str(cache), INT8))
         worker = opened(tmp_path, replace(options, calib_cache=str(cache)))
-    elif given == "config file":
+    elif "config file" in given:
         worker.answer(rq.ExportConfig("json", str(config_file), config))
         worker = DrivenWorker(tmp_path)
         loaded = of(worker.answer(rq.OpenNetwork(options, config=str(config_file))), ev.ConfigRead)[-1].loaded
-        worker.answer(rq.UseRanges(loaded.calibration, True, config_file.name))
+        calibration = replace(loaded.calibration, **{"data_sha256": ""} if given.endswith("other samples") else {})
+        worker.answer(rq.UseRanges(calibration, True, config_file.name))
         config = loaded.config
     elif given in ("other ranges", "measured"):
         accuracies(worker)
