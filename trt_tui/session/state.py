@@ -394,6 +394,7 @@ class SessionState:
         return replace(
             self.facts,
             framework_errors={output: judged_output.errors for output, judged_output in framework.items()},
+            set_ranges=frozenset(config.range_moves),
             run_name=name,
             accuracy=self.results.get_results_or_empty(config).accuracy,
             fp16_accuracy=self.get_run_results("fp16").accuracy,

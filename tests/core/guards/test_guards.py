@@ -478,6 +478,16 @@ def test_a_guard_warns_and_is_quiet(name, warned, quiet):
     assert said(name, quiet).alarms == () and not said(name, quiet).missing_facts_reason
 
 
+def test_the_advice_to_calibrate_names_what_keeps_the_ranges_of_a_file_in_use():
+    for source, removed in ((MEASURED_SOURCE, ""), (CACHE_SOURCE, "--calib-cache"), (CONFIG_SOURCE, "`calibration`")):
+        facts = replace(ranges(source), clipped={"t": ClippedShare(0.02, 0.0)})
+        (alarm,) = said("beyond-range", facts).alarms
+        assert "--calib-data" in alarm.next_step and removed in alarm.next_step
+        assert ("take" in alarm.next_step) is (source == CONFIG_SOURCE)
+        (alarm,) = said("beyond-range", replace(facts, set_ranges=frozenset("t"))).alarms
+        assert alarm.next_step.endswith("The config sets 1 range of these: choose again.")
+
+
 def test_every_guard_has_such_cases_and_says_what_it_lacks():
     assert {case[0] for case in CASES} == {guard.name for guard in GUARDS}
     assert all(one.missing_facts_reason and not one.alarms for one in run_guards(GuardFacts()))
@@ -617,7 +627,7 @@ def test_other_commands_say_what_costs_nothing(resnet, run, tmp_path):
         tmp_path / "c.md",
     )
     record = json.loads((tmp_path / "c.json").read_text())
-    assert code == 0 and stale in err and "\n  Next: Calibrate again" in err
+    assert code == 0 and stale in err and "\n  Next: Calibrate on current" in err
     assert [one["guard"] for one in record["guards"]] == ["stale-ranges", "missing-classes"]
     assert not mismatches(record, "comparison-v1")
     assert "## Warnings" in (tmp_path / "c.md").read_text() and "1 of 2 classes in label have no calibration" in err

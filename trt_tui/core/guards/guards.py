@@ -181,6 +181,7 @@ class GuardFacts:
         convergence: The results with a quarter, a half and all of the calibration samples. ``no_convergence_reason`` is
             the reason why there are none.
         clipped: The shares of clipped values by tensor; None if not measured.
+        set_ranges: The tensors whose range the config of the checked run sets.
         framework_errors: The errors of FP32 against the framework's outputs, by judged output.
         run_name: The name of the checked run, which is its config as text.
         accuracy: The accuracy of the checked run.
@@ -209,6 +210,7 @@ class GuardFacts:
     convergence: tuple[CalibrationConvergencePoint, ...] = ()
     no_convergence_reason: str = ""
     clipped: Mapping[str, ClippedShare] | None = None
+    set_ranges: frozenset[str] = frozenset()
     framework_errors: Mapping[str, ErrorMetrics] | None = None
     run_name: str = ""
     accuracy: Accuracy | None = None
@@ -697,6 +699,18 @@ def _estimate_classes_missed_by_chance(class_facts: LabelClassFacts) -> float:
     return sum(missed) + 2 * math.sqrt(sum(share * (1 - share) for share in missed))
 
 
+_RANGE_REMOVALS = {
+    MEASURED_SOURCE: "",
+    CACHE_SOURCE: ", and leave out --calib-cache",
+    CONFIG_SOURCE: ", and take `calibration` out of the config",
+}
+"""What leaves ranges out, by their source. Ranges of a file are in use as long as the file contains them."""
+
+
+def _recalibration_text(ranges: RangeFacts, samples_text: str) -> str:
+    return f"Calibrate on {samples_text} with --calib-data{_RANGE_REMOVALS[ranges.source]}."
+
+
 MAX_RANGE_RATIO = 2.0
 MIN_SINGLE_RANGE_RATIO = 8.0
 MAX_MISMATCHED_SHARE = 0.1
@@ -754,15 +768,13 @@ def find_stale_ranges(facts: GuardFacts) -> Iterator[Alarm]:
     ):
         return
     amax, expected_amax = mismatches[worst]
-    range_source = "cache" if ranges.source == CACHE_SOURCE else "config"
     yield (
         f"{escape_hidden_characters(ranges.source_name)}: {len(mismatches)} of "
         f"{counted_noun_text(ranges.compared_tensors, 'range')} wrong by a factor of 2 or more",
         f"{counted_noun_text(ranges.checked_samples, 'sample')} contradict them: {escape_hidden_characters(worst)} "
         f"has {number_text(amax)}, and the samples need {number_text(expected_amax)}, as after another training or "
         "preprocessing",
-        f"Calibrate again on current samples: leave this {range_source}'s ranges out"
-        f"{' (no --calib-cache)' if range_source == 'cache' else ''} and give --calib-data.",
+        _recalibration_text(ranges, "current samples"),
     )
 
 
@@ -840,7 +852,7 @@ def find_few_samples(facts: GuardFacts) -> Iterator[Alarm]:
     )
     if ranges.source == CONFIG_SOURCE:
         subject = f"the ranges of {escape_hidden_characters(ranges.source_name)} are"
-        next_step = f"Calibrate again on {MIN_CALIBRATION_SAMPLES} or more: leave this config's ranges out."
+        next_step = _recalibration_text(ranges, f"{MIN_CALIBRATION_SAMPLES} samples or more")
     yield (
         f"{subject} from {counted_noun_text(ranges.calibration_samples, 'sample')}",
         f"with fewer than {MIN_CALIBRATION_SAMPLES} the ranges miss rare values, and {facts.quantized_type} "
@@ -937,10 +949,13 @@ def find_clipped_values(facts: GuardFacts) -> Iterator[Alarm]:
     ratio = max((exceeded_ranges.get(tensor, 0.0) for tensor in worst), default=0.0)
     reached_text = f"; values reach {number_text(ratio, 2)} times a range" if ratio else ""
     more = f" and {len(worst) - MAX_NAMED_TENSORS} more" if len(worst) > MAX_NAMED_TENSORS else ""
+    cause_text = "" if is_external else "; the calibration samples had smaller values"
+    set_count = len(shares_over_limit.keys() & facts.set_ranges)
+    set_text = f" The config sets {counted_noun_text(set_count, 'range')} of these: choose again."
     yield (
         f"judged values are outside the range of {counted_noun_text(len(shares_over_limit), 'tensor')}",
-        f"they are clipped: {shares}{more}{reached_text}; the calibration samples had smaller values",
-        "Calibrate on samples like the judged samples (--calib-data), or on more samples.",
+        f"they are clipped: {shares}{more}{reached_text}{cause_text}",
+        _recalibration_text(ranges, "samples like the judged samples, or on more,") + (set_text if set_count else ""),
     )
 
 
