@@ -37,6 +37,13 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
             if site.tensor in stats
         }
     outline = session.outline
+    judged_amax = {
+        name: float(max(stats.maximum.max(), -stats.minimum.min()))
+        for name, (_, stats) in (session.facts.input_stats or {}).items()
+    }
+    for other in outline.groups if outline is not None and amax_by_tensor else ():
+        if (errors := results.group_errors.get(other.name)) is not None and errors.ref_max is not None:
+            judged_amax[other.final_tensor] = errors.ref_max
     norm = outline.zero_cost_support.norms.get(group.name) if outline is not None else None
     return CauseFacts(
         group,
@@ -56,6 +63,7 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
         else None,
         _can_smooth(outline, config, group) if outline is not None else None,
         not config.fixed_range_tensors.isdisjoint(site.tensor for site in group.activation_qdq_sites()),
+        judged_amax,
     )
 
 

@@ -16,7 +16,7 @@ from tests.networks.decoder import gelu
 from tests.networks.halves import divided_half, masked_half
 from tests.schemas import mismatches
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.calibration.calibration import collect_tensor_stats
+from trt_tui.core.calibration.calibration import TensorStats, collect_tensor_stats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.measure.analysis import Analysis
@@ -35,10 +35,11 @@ from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ConfigResults, GroupErrors
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui.state import detail
 from trt_tui.tui.state.rows import RowValues, TreeModel
 
@@ -682,3 +683,24 @@ def test_bounds_and_addends_are_no_lost_weights(facts_of):
     x[:, 0] = 2.0
     found = texts(facts_of(model, {"x": x}))
     assert not any("Min" in text or "Add" in text for causes in found.values() for text in causes)
+
+
+def test_judged_values_that_neither_the_range_nor_its_samples_contain_are_a_cause(tmp_path, measured_before):
+    session = local.measured(tmp_path)
+    by_tensor = {group.final_tensor: group.name for group in session.outline.groups}
+    group = next(
+        group
+        for group in session.outline.groups
+        if any(site.tensor in by_tensor for site in group.activation_qdq_sites())
+    )
+    tensor = next(site.tensor for site in group.activation_qdq_sites() if site.tensor in by_tensor)
+    stats = TensorStats(2.0, 0.5, 1.0, 1.5, 1000, (0,) * 64, {}, None)
+    session.results.store_value(GROUP_DETAILS, group.name, GroupDetails({tensor: stats}))
+    errors = session.results.get_or_create_results(INT8).group_errors
+    errors[group.name] = GroupErrors(Precision.INT8, isolated=ErrorMetrics(10.0))
+    for largest, amax, is_named in ((9.0, 2.0, True), (3.0, 0.5, False), (9.0, 8.0, False)):
+        errors[by_tensor[tensor]] = GroupErrors(Precision.INT8, ref_max=largest)
+        config = INT8.with_range(tensor, RangeMove(amax))
+        session.results.get_or_create_results(config).group_errors.update(errors)
+        causes = find_causes(collect_cause_facts(session, config, group))
+        assert any(cause.kind == "clipping" for cause in causes) is is_named, (largest, amax)

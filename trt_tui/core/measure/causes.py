@@ -50,6 +50,9 @@ MIN_MENTIONED_SHARE = 0.002
 MIN_CLIPPED_SHARE = 0.01
 """The minimum share of clipped or zeroed values that is a cause."""
 
+MIN_CLIPPING_RATIO = 2.0
+"""The minimum ratio of judged values to their range that is a cause. Such a value loses half of its magnitude."""
+
 MIN_VANISHED_SHARE = 0.01
 """The minimum share of nonzero values that FP16 rounds to 0 and that explains NaN or Inf behind a Div or a Log."""
 
@@ -229,6 +232,7 @@ class CauseFacts:
         normalisation: The decomposed normalisation of the group; None if there is none, or the config replaces it.
         can_smooth: True if SmoothQuant can scale channels at the group, and has not done so yet. None if it is unknown.
         has_fixed_ranges: True if the range of an input belongs to the factors of scaled channels.
+        judged_amax: The largest magnitude of the judged samples, by quantized tensor, where it is known.
     """
 
     group: FusionGroup
@@ -246,6 +250,7 @@ class CauseFacts:
     normalisation: Normalisation | None = None
     can_smooth: bool | None = None
     has_fixed_ranges: bool = False
+    judged_amax: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_quantized(self) -> bool:
@@ -588,6 +593,19 @@ def range_use_text(facts: CauseFacts) -> str:
         if facts.precision is Precision.FP8
         else describe_range_use(facts, tensor_stats, amax, facts.range_sources.get(tensor, "")).text
     )
+
+
+def _find_clipping_causes(facts: CauseFacts) -> Iterator[Cause]:
+    """Finds judged values that exceed both the range and the values on which it was calibrated."""
+    for tensor, amax in facts.amax_by_tensor.items():
+        largest = facts.judged_amax.get(tensor, 0.0)
+        if largest >= MIN_CLIPPING_RATIO * max(amax, facts.tensor_stats[tensor].amax):
+            yield Cause(
+                "clipping",
+                "judged values are outside the range and clipped",
+                f"{tensor} reaches {number_text(largest)}, its range is {number_text(amax)}",
+                f"calibrate on samples like the judged samples, or {facts.quantized_remedy_text}",
+            )
 
 
 def _find_range_causes(facts: CauseFacts) -> Iterator[Cause]:
@@ -1000,6 +1018,7 @@ CAUSES: tuple[tuple[str, str, Callable[[CauseFacts], Iterator[Cause]]], ...] = (
     ("coordinates", "reaches_output", _find_coordinate_causes),
     ("weight scales", "reaches_output", _find_weight_axis_causes),
     ("weight scales", "reaches_output", _find_weight_channel_causes),
+    ("clipping", "reaches_output", _find_clipping_causes),
     ("range", "reaches_output", _find_shared_scale_causes),
     ("range", "reaches_output", _find_range_causes),
 )
