@@ -955,7 +955,7 @@ def find_clipped_values(facts: GuardFacts) -> Iterator[Alarm]:
     yield (
         f"judged values are outside the range of {counted_noun_text(len(shares_over_limit), 'tensor')}",
         f"they are clipped: {shares}{more}{reached_text}{cause_text}",
-        _recalibration_text(ranges, "samples like the judged samples, or on more,") + (set_text if set_count else ""),
+        _recalibration_text(ranges, "samples like the judged samples") + (set_text if set_count else ""),
     )
 
 
