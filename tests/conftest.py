@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from packaging.version import Version
 
@@ -30,6 +31,10 @@ from trt_tui.session.session import Session
 # Test modules and a hundred child processes compile nothing twice, also where the environment keeps no bytecode.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A failed assertion prints its values: a whole network would hide them.
+for large in (Network, ir.Model, OnnxRuntimeBackend):
+    large.__repr__ = lambda self: f"<{type(self).__name__} {getattr(self, 'name', None) or ''}>"
 
 
 def pytest_collection_finish() -> None:

@@ -16,4 +16,7 @@ def refused(
     with pytest.raises(kind, match=match or None) as raised:
         yield
     error = raised.value
-    assert title in error.title and cause in error.cause and next_step in error.next_step and error.next_step, error
+    expected = {"title": title, "cause": cause, "next_step": next_step}
+    missing = {part: words for part, words in expected.items() if words not in getattr(error, part)}
+    assert not missing, f"{missing} expected in the error: {error}"
+    assert error.next_step, f"the error says nothing to do next: {error}"
