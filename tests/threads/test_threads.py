@@ -254,7 +254,7 @@ TROUBLES = {
             ),
             (
                 f"{SEARCH} --precision fp16 --tolerance agreement>=1",
-                ("agreement>=1: 1 of 2 groups in FP32 meet the tolerance: ", "logits  MatMul    FP32"),
+                ("agreement>=1: 1 of 2 fused layers in FP32 meet the tolerance: ", "logits  MatMul    FP32"),
             ),
         ],
     ),
