@@ -443,11 +443,13 @@ def test_the_next_range_goes_round_the_methods(session):
 @pytest.mark.parametrize("text", ["nothing:sqnr>=20", "metric>=0.5", "mismatch<=0.1"])
 def test_a_target_of_what_is_not_measured_is_not_taken(session, tmp_path, text):
     driven = session(automatic=False, target=text).settled()
-    assert driven.target.kind == "sqnr" and any("target is not accepted" in one for one in driven.warnings)
+    assert driven.target.kind == "sqnr" and text.partition(":")[0] in driven.guard_warnings[0].warning_line
     before = driven.target
     with pytest.raises(InputError):
         driven.set_target(text)
-    assert driven.target is before
+    assert driven.target is before and driven.guard_warnings[0].guard_name == "rejected-target"
+    driven.set_target("sqnr>=30")
+    assert all(warning.guard_name != "rejected-target" for warning in driven.guard_warnings)
 
 
 SOURCES = "+CUBLAS", "-CUBLAS_LT", "-CUDNN", "+EDGE_MASK_CONVOLUTIONS", "+JIT_CONVOLUTIONS"

@@ -296,6 +296,7 @@ class Session(SessionState):
             saved_session.to_config_names(),
             saved_session.sha256,
         )
+        self.rejected_target_reason = None
         count = len(self.config.moves)
         self.notice = (
             f"Resumed: {self.config_names.get_config_name(self.config)}, "

@@ -82,7 +82,7 @@ class SessionState:
         choice_reasons: The reason for each choice of the last search whose result became the config; see
             `SearchStatus.move_reasons`.
         targets: The targets of a run, of which a config file can name several; ``target_text`` is their text as given,
-            "" or None for the default.
+            "" or None for the default. ``rejected_target_reason`` is the reason why a stored one is not in use.
         facts: The facts that guards check, as far as the background process measures them.
         pending_requests: The requests without a final answer.
         error: The last error.
@@ -124,6 +124,7 @@ class SessionState:
         self.choice_reasons: dict[str, str] = {}
         self.targets: tuple[Target, ...] = ()
         self.target_text = target
+        self.rejected_target_reason: str | None = None
         self.facts = GuardFacts()
         self.pending_requests = PendingRequests()
         self.error: ev.JobFailed | ev.ChildProcessDied | None = None
@@ -404,6 +405,7 @@ class SessionState:
             is_quantized=config.quantized in QUANTIZED_TYPES,
             quantized_type=config.find_main_quantized_type(outline).label,
             targets=self.targets,
+            rejected_target_reason=self.rejected_target_reason,
             float_work=self._compute_float_work_share(outline),
         )
 
@@ -472,11 +474,13 @@ class SessionState:
         """
         targets = self.read_targets(text)
         with self.undoable_change():
-            self.targets, self.target_text = targets, text
+            self.targets, self.target_text, self.rejected_target_reason = targets, text, ""
             self.update_target_baseline()
 
     def set_initial_target(self) -> None:
         """Sets the target of the command line or of a file. If it cannot be used, the default target is set."""
+        if self.target_text:
+            self.rejected_target_reason = ""
         try:
             self.targets = self.read_targets(self.target_text) if self.target_text else (self._choose_default_target(),)
         except InputError as error:
@@ -484,8 +488,8 @@ class SessionState:
             self._reject_target(error)
 
     def _reject_target(self, error: InputError) -> None:
-        """Sets the default target instead of one that cannot be used, with a warning."""
-        self.warnings.append(f"The target is not accepted. {error.title}: {error.cause}")
+        """Sets the default target instead of one that cannot be used. A guard warns of it."""
+        self.rejected_target_reason = f"{error.title}: {error.cause}"
         self.target_text, self.targets = None, (self._choose_default_target(),)
 
     def _choose_default_target(self) -> Target:

@@ -203,6 +203,13 @@ CASES = [  # guard, what it warns of, what it does not
             CACHE_SOURCE, cache_header=CalibrationCacheHeader("10.3.0", "MinMaxCalibration"), requested_method="minmax"
         ),
     ),
+    (
+        "rejected-target",
+        GuardFacts(
+            rejected_target_reason="metric>=1 cannot be checked: no metric", targets=(parse_target("sqnr>=20"),)
+        ),
+        GuardFacts(rejected_target_reason=""),
+    ),
     ("few-samples", ranges(calibration_samples=31), ranges(calibration_samples=32)),
     ("few-samples", ranges(CONFIG_SOURCE, calibration_samples=31), ranges(CONFIG_SOURCE, calibration_samples=32)),
     ("missing-classes", classes(range(9)), classes(range(10))),

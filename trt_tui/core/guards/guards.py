@@ -192,6 +192,7 @@ class GuardFacts:
         is_quantized: True if the default precision of the checked run is a quantized type.
         quantized_type: The name of this quantized type, such as ``INT8``.
         targets: The targets of the checked run.
+        rejected_target_reason: The reason why a stored target is not in use; "" if it is, None if none is stored.
         float_work: The share of work that the checked run does in floating point; None if it is not quantized.
     """
 
@@ -221,6 +222,7 @@ class GuardFacts:
     is_quantized: bool = False
     quantized_type: str = "INT8"
     targets: tuple[Target, ...] = ()
+    rejected_target_reason: str | None = None
     float_work: FloatWorkShare | None = None
 
     def sqnr_without_fp32_error(self, sqnr_db: float, output_name: str = "") -> float:
@@ -831,6 +833,20 @@ def find_foreign_cache(facts: GuardFacts) -> Iterator[Alarm]:
 MIN_CALIBRATION_SAMPLES = 32
 
 
+def find_rejected_target(facts: GuardFacts) -> Iterator[Alarm]:
+    """Warns if the target of a saved session or a config file cannot be used.
+
+    Rule: it warns if the network lacks what the target bounds. The default target is then in use.
+    """
+    if reason := require_fact(facts.rejected_target_reason, "no target is stored"):
+        target_text = " and ".join(target.description for target in facts.targets)
+        yield (
+            f"the target is the default {target_text}, not the stored one",
+            reason,
+            "Set a target before you read an outcome.",
+        )
+
+
 def find_few_samples(facts: GuardFacts) -> Iterator[Alarm]:
     """Warns if the ranges come from fewer than 32 calibration samples.
 
@@ -1087,6 +1103,7 @@ def measure_float_work_share(
 
 
 GUARDS = (
+    Guard("rejected-target", "the stored target against the network", find_rejected_target),
     Guard("framework", "FP32 against the reference", find_framework_mismatches),
     Guard("constant-inputs", "judged samples that are all the same", find_equal_samples),
     Guard(
