@@ -565,6 +565,30 @@ def test_a_metric_that_passes_on_other_outputs_than_those_of_fp32_is_doubted(cos
     assert not any("resembles" in reason for reason in doubts), "the user has bounded the error itself"
 
 
+@pytest.mark.parametrize(
+    ("mismatch", "targets", "outcome"),
+    [
+        (1.0, ["sqnr>=20"], "PASS?"),
+        (0.3, ["sqnr>=20"], "PASS"),
+        (1.0, ["sqnr>=20", "mismatch<=1"], "PASS"),
+        (1.0, ["sqnr>=20", "ids:mismatch<=1"], "PASS"),
+    ],
+)
+def test_class_ids_that_differ_are_a_doubt_unless_a_target_bounds_them(mismatch, targets, outcome):
+    ids = OutputErrors(ErrorMetrics(mismatch=mismatch))
+    certain = ConfidenceInterval(mismatch, mismatch)
+    judged = replace(
+        accuracy(sqnr=60.0),
+        outputs={"y": OutputErrors(ErrorMetrics(60.0, 1.0)), "ids": ids},
+        intervals=AccuracyIntervals(
+            {"ids": {"mismatch": certain}},
+            {"sqnr": ConfidenceInterval(59.0, 61.0), "mismatch": certain},
+        ),
+    )
+    result = judge_accuracy([parse_target(text) for text in targets], judged)
+    assert result.outcome.value == outcome and ("ids" in result.text) is (outcome == "PASS?")
+
+
 def test_a_target_that_a_meaningless_run_meets_is_trivial():
     shuffled = Accuracy({"y": OutputErrors(ErrorMetrics(22.0))}, {"f1": 2.6}, None, 64, 64)
     judged = replace(accuracy(metric={"f1": 2.7}), meaningless_accuracies={SHUFFLED: shuffled})

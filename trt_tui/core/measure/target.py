@@ -38,6 +38,7 @@ from trt_tui.formatting import (
     escape_hidden_characters,
     mark_figures_as_simulated,
     metric_text,
+    mismatch_text,
     name_list_text,
     number_text,
 )
@@ -539,6 +540,10 @@ MIN_RESEMBLING_COSINE = 0.9
 """The cosine to FP32 below which an output no longer resembles that of FP32. At this cosine, the energy of the error is
 about a fifth of the energy of the output."""
 
+MAX_UNBOUNDED_MISMATCH = 0.5
+"""The share of differing values above which an integer output no longer resembles that of FP32. A lower share can be
+that of rounded indices with almost equal scores."""
+
 MAX_REASONS = 6
 """The maximum number of reasons in a result."""
 
@@ -623,6 +628,7 @@ def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutco
         if (caveat := _find_trivial_target_caveat(bounding_target, accuracy)) is not None
     ]
     reasons += filter(None, (_lost_resemblance_reason(bounding_target, accuracy) for bounding_target in targets))
+    reasons += _unbounded_mismatch_reasons(targets, accuracy)
     return TargetOutcome(Outcome.UNCERTAIN_PASS if reasons else Outcome.PASS, _select_distinct_reasons(reasons))
 
 
@@ -738,6 +744,20 @@ def _lost_resemblance_reason(target: Target, accuracy: Accuracy) -> str:
         f"{escape_hidden_characters(name)} no longer resembles the output of FP32 (cosine {lowest_cosine:.2f}), "
         "although the metric passes"
     )
+
+
+def _unbounded_mismatch_reasons(targets: Sequence[Target], accuracy: Accuracy) -> list[str]:
+    """Returns the reasons for doubt in integer outputs, most of whose values differ, and which no target bounds."""
+    bounded_outputs = {target.output_name for target in targets if target.kind == "mismatch"}
+    if None in bounded_outputs or all(target.kind == METRIC.name for target in targets):
+        return []
+    return [
+        f"{escape_hidden_characters(name)} differs in {mismatch_text(share)} of its values"
+        for name, output in accuracy.outputs.items()
+        if (share := output.errors.mismatch) is not None
+        and share > MAX_UNBOUNDED_MISMATCH
+        and name not in bounded_outputs
+    ]
 
 
 def _select_distinct_reasons(reasons: Sequence[str]) -> tuple[str, ...]:
