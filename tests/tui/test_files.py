@@ -5,7 +5,7 @@ import os
 import pytest
 from textual.widgets import Input
 
-from tests.screen import answered, opened, press, screen_text
+from tests.screen import answered, opened, press, screen_text, status
 from trt_tui.tui.screens.dialogs import ConfirmDialog, fit_key_hints
 from trt_tui.tui.state.status import Focus, footer_action_line
 from trt_tui.tui.widgets.inputs import KeyedOptionList
@@ -39,6 +39,9 @@ async def test_a_file_that_exists_or_cannot_be_written_loses_nothing(tmp_path, m
         assert await write_to("there.md") == "" and isinstance(app.screen, ConfirmDialog)
         await answered(pilot, "n")
         assert app.screen is dialog and (tmp_path / "there.md").read_text() == "mine"
+        box = dialog.query_one(".box").region
+        assert all(box.contains_region(dialog.query_one(part).region) for part in (Input, "#note", KeyedOptionList))
+        assert dialog.query_one(KeyedOptionList).size.height >= 2
         real = os.fsync
 
         def full(*_):
@@ -48,10 +51,8 @@ async def test_a_file_that_exists_or_cannot_be_written_loses_nothing(tmp_path, m
         assert "No space left on device" in await write_to("there.md", "y")
         assert (tmp_path / "there.md").read_text() == "mine" and not list(tmp_path.glob("*.tmp"))
         monkeypatch.setattr("os.fsync", real)
-        assert "Wrote " in await write_to("there.md", "y") and "# " in (tmp_path / "there.md").read_text()
-        box = dialog.query_one(".box").region
-        assert all(box.contains_region(dialog.query_one(part).region) for part in (Input, "#note", KeyedOptionList))
-        assert dialog.query_one(KeyedOptionList).size.height >= 2
+        assert await write_to("there.md", "y") == "" and "# " in (tmp_path / "there.md").read_text()
+        assert "Wrote " in status(main)
 
 
 @pytest.mark.parametrize("size", [(60, 15), (120, 40)])

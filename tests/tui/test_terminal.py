@@ -178,8 +178,7 @@ def test_it_is_stopped_gone_on_with_ended_by_signals_and_resumed(shell, tmp_path
     written = tmp_path / "mlp.precision.json"
     until(written.exists, "exported")
     assert [move["precision"] for move in json.loads(written.read_text())["moves"]] == ["fp32"]
-    one.wait_for("enter closes this")
-    one.keys("Enter")
+    one.wait_for("Wrote")
     one.wait_for("f1 keys")
     one.keys("?")
     one.wait_for("Move up")

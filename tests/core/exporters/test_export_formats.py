@@ -76,6 +76,6 @@ async def test_the_app_offers_and_writes_it(tmp_path, monkeypatch, csv_format):
         await answered(pilot, *["down"] * (len(choices.options) - 1))  # the last entry opens the other formats
         options = [str(option.prompt) for option in choices.options]
         assert options[-1].split() == ["CSV", "precisions", "by", "row"]
-        await answered(pilot, *["down"] * (len(options) - 1 - choices.highlighted), "enter", "enter", "enter")
+        await answered(pilot, *["down"] * (len(options) - 1 - choices.highlighted), "enter", "enter")
         assert Path(app.session.child.sent[-1].path) == tmp_path / "vit.precisions.csv"
         assert (tmp_path / "vit.precisions.csv").stat().st_size and "Wrote" in status(main)

@@ -38,14 +38,12 @@ _FIRST_FORMATS = 3
 
 
 class ExportDialog(Dialog):
-    """A dialog that asks for an export format and a path, and then shows the result or the error of the export.
+    """A dialog that asks for an export format and a path, and then shows the error of the export.
 
-    The dialog stays open until the user closes it.
+    The dialog closes when the file is written.
 
     Attributes:
         job: The number of the job; None if none runs.
-        is_finished: True after the file was written. No field has the focus then, so that a letter meant for the main
-            screen changes no path, and enter closes the dialog.
 
     Args:
         write_export: Requests the export of a format to a path. The function calls `wait_for_job` after it sent a
@@ -53,7 +51,7 @@ class ExportDialog(Dialog):
     """
 
     heading, box_classes = "Export", "wide"
-    BINDINGS = bind_keys(open="open", up="formats")
+    BINDINGS = bind_keys(up="formats")
 
     def __init__(self, session: Session, write_export: Callable[[str, Path], None]) -> None:
         super().__init__()
@@ -62,7 +60,6 @@ class ExportDialog(Dialog):
         self.export_formats = list(EXPORT_FORMATS)
         self.export_format = self.export_formats[0]
         self.job: int | None = None
-        self.is_finished = False
 
     def default_export_path(self, export_format: str) -> str:
         """Returns the proposed path for an export format, in the current folder."""
@@ -131,12 +128,12 @@ class ExportDialog(Dialog):
         self._show_current_keys()
 
     def show_finished_export(self, notice: str) -> None:
-        """Shows the written files. The dialog stays open until a key closes it, so that a key press does not reach
-        another widget."""
-        self.job, self.is_finished = None, True
-        self.set_focus(None)
-        self.show_note(f"{notice}.", False)
-        self._show_current_keys()
+        """Closes the dialog. Under a page that was opened over it, it shows the written files instead."""
+        self.job = None
+        if self.is_current:
+            self.dismiss(None)
+        else:
+            self.show_note(f"{notice}.", False)
 
     def show_failure(self, title: str, cause: str, next_step: str) -> None:
         """Shows why the file was not written; the user can then try another path or format."""
@@ -145,23 +142,14 @@ class ExportDialog(Dialog):
         self._show_current_keys()
 
     def on_descendant_focus(self) -> None:
-        """Shows the keys of the field with the focus. After a file was written, the field is there for another one."""
-        if self.focused is not None:
-            self.is_finished = False
-            self._show_current_keys()
+        """Shows the keys of the field with the focus."""
+        self._show_current_keys()
 
     def _show_current_keys(self) -> None:
         keys = "{open} writes it  {up} formats" if self.job is None else "{up} formats"
-        if self.is_finished:
-            keys = "{open} closes this  {up} formats"
-        elif not isinstance(self.focused, Input):
+        if not isinstance(self.focused, Input):
             keys = "{open} chooses the format  {up}{down} go"
         self.query_one(KeyHints).show_keys(f"{keys}  {{close}} close")
-
-    def action_open(self) -> None:
-        """Closes the dialog after the file was written."""
-        if self.is_finished:
-            self.dismiss(None)
 
 
 def find_export_dialog_of_job(screens: Iterable[Screen[Any]], job_number: int) -> ExportDialog | None:
