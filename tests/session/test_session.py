@@ -18,6 +18,7 @@ from trt_tui.core.calibration.calibration import TensorStats
 from trt_tui.core.guards.guards import FloatWorkShare
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.measure.results import RunKind
+from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import RoundingMove, encode_vector, find_sole_weight_site
@@ -450,6 +451,15 @@ def test_a_target_of_what_is_not_measured_is_not_taken(session, tmp_path, text):
     assert driven.target is before and driven.guard_warnings[0].guard_name == "rejected-target"
     driven.set_target("sqnr>=30")
     assert all(warning.guard_name != "rejected-target" for warning in driven.guard_warnings)
+
+
+def test_only_a_metric_of_all_samples_tells_which_parts_exist(session):
+    driven = session(automatic=False).settled()
+    driven.targets = (parse_target("metric[f1/8]>=0.5"),)
+    for final in (False, True):
+        driven.apply_event(ev.ReferenceMetricMeasured(0, {"f1": 1.0}, 4, final))
+        assert (driven.error is not None) is final
+    assert "no part f1/8" in driven.error.title
 
 
 SOURCES = "+CUBLAS", "-CUBLAS_LT", "-CUDNN", "+EDGE_MASK_CONVOLUTIONS", "+JIT_CONVOLUTIONS"

@@ -465,7 +465,7 @@ class Session(SessionState):
     @_apply.register
     def _apply_reference_metric(self, event: ev.ReferenceMetricMeasured) -> None:
         self.results.store_event_results(event)
-        self.results.has_full_reference = bool(event.metric) and event.final
+        self.results.has_full_reference = event.final
         self.update_target_baseline(self.results.has_full_reference)
 
     @_apply.register
