@@ -578,11 +578,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
         ranges or any(move.has_measured_values for move in config.moves.values()) or config.range_moves
     ) and (has_other_structure or _is_made_for_other_weights(file.model.sha256, compute_network_sha256))
     if is_stale:
-        has_other_measured = any(
-            move.has_measured_values and move.kind != RangeMove.kind for move in config.moves.values()
-        )
         config = config.without_measured_moves()
-        measured_text = "ranges, factors and shifts" if has_other_measured else "ranges"
         hint = (
             " If it was made with --reference, use that option here too."
             if (
@@ -591,7 +587,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
             else ""
         )
         move_applier.warnings.append(
-            f"{path.name}: its {measured_text} were measured on other weights and are ignored: calibrate again.{hint}"
+            f"{path.name}: its measured values are those of other weights and are ignored: calibrate again.{hint}"
         )
     measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, ranges_by_type)
     return LoadedConfig(
