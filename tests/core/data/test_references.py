@@ -13,6 +13,7 @@ from polygraphy.comparator import RunResults
 from polygraphy.json import save_json
 
 from tests import networks
+from tests.networks.build import Builder, floats
 from tests.networks.odd import conv_net
 from tests.schemas import mismatches
 from trt_tui.core.data import tensor_files
@@ -260,6 +261,18 @@ def test_a_dump_that_does_not_fit_is_refused_with_both_sides(arrays, said, mlp, 
         DumpRun(Run("", RunKind.DUMP, file_path=path), open_dump(path), network, samples)
     text = str(caught.value)
     assert said in text and "o.npz" in text and ("mlp.onnx" in text or "mlp.npz" in text)
+
+
+def test_a_scalar_of_each_feed_is_read(tmp_path):
+    b = Builder()
+    b.node("ReduceMax", ["x"], "/max", keepdims=0, output="y")
+    onnx.save(b.model([floats("x", "n", 8)], [floats("y")]), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=np.ones((4, 8), np.float32))
+    network = open_network(tmp_path / "net.onnx")
+    path = str(results(tmp_path / "o.json", trt=[{"y": np.array(value, np.float32)} for value in (1, 2)]))
+    samples = load_samples(str(tmp_path / "data.npz"), network.inputs, batch=2)
+    outputs = DumpRun(Run("", RunKind.DUMP, file_path=path), open_dump(path), network, samples)
+    assert [outputs.get_outputs(index)["y"] for index in range(2)] == [1, 2]
 
 
 def test_a_comparison_stands_against_what_was_named(answered, tmp_path, run):

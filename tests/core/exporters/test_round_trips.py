@@ -168,6 +168,13 @@ def test_a_command_has_the_defaults_of_its_tool(resnet, tmp_path, command, quant
     assert [part for part in made_up if part in " ".join(loaded.warnings)] == [part for part in made_up if part in said]
 
 
+def test_the_ranges_of_a_command_for_a_quantized_network_are_those_of_its_file(tmp_path):
+    onnx.save(networks.quantized(), tmp_path / "q.onnx")
+    (tmp_path / "run.sh").write_text("trtexec --onnx=elsewhere.onnx --int8 --fp16\n")
+    warnings = " ".join(read_any_config(tmp_path / "run.sh", open_network(tmp_path / "q.onnx")).warnings)
+    assert "invents" not in warnings and "open it instead" not in warnings
+
+
 @pytest.mark.parametrize(
     ("command", "title", "next_step"),
     [

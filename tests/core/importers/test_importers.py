@@ -10,6 +10,7 @@ from tests import networks
 from tests.driven import isolate
 from trt_tui.core.calibration.cache import write_calibration_cache
 from trt_tui.core.exporters import formats
+from trt_tui.core.importers import any_config
 from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
@@ -379,3 +380,11 @@ def test_commands_start_from_it_and_list_what_was_not_read(network, run, monkeyp
         "export", network.path, "--config", tmp_path / "l.bin", "--format", "markdown", "-o", tmp_path / "o.md"
     )
     assert code == 2 and "l.bin" in err and not (tmp_path / "o.md").exists()
+
+
+def test_only_a_python_file_has_the_size_limit_of_scripts(network, tmp_path, monkeypatch):
+    monkeypatch.setattr(any_config, "MAX_SCRIPT_BYTES", 40)
+    command = "trtexec --onnx=a.onnx --fp16 --precisionConstraints=obey"
+    assert read(network, tmp_path, "command.txt", command).config.quantized is FP16
+    with pytest.raises(InputError, match="too large"):
+        read(network, tmp_path, "command.py", command)

@@ -279,8 +279,10 @@ def loud_channel_with_the_rms(loud):
 def offset_of(operator, offset):
     b = Builder()
     norm = [b.weight("gamma", np.ones(16, np.float32)), b.weight("beta", np.zeros(16, np.float32))]
-    inputs = ["x", b.node("ReduceMean", ["x"], "/mean", axes=[2])] if operator == "Sub" else ["x", *norm]
-    x = b.node(operator, inputs, "/norm")
+    if operator in ("Sub", "Add"):
+        mean = b.node("ReduceMean", ["x"], "/mean", axes=[2])
+        norm = [mean if operator == "Sub" else b.node("Neg", [mean], "/negative")]
+    x = b.node(operator, ["x", *norm], "/norm")
     b.node("MatMul", [x, b.kernel("w", (16, 4), 16)], "/fc", output="y")
     return (
         b.model([floats("x", "batch", 16, 16)], [floats("y", "batch", 16, 4)]),
@@ -435,7 +437,7 @@ CASES = [
                 " is 0.25, the values behind the offset have an rms of ",
             ),
         )
-        for operator in ("InstanceNormalization", "LayerNormalization", "Sub")
+        for operator in ("InstanceNormalization", "LayerNormalization", "Sub", "Add")
     ),
     (
         masked_rows,
@@ -566,6 +568,14 @@ def quantized_weight(operator: str, weight: np.ndarray, axis: int | None, **attr
 
 def images():
     return {"x": np.random.default_rng(0).standard_normal((8, 16, 6, 6), dtype=np.float32)}
+
+
+def test_outliers_in_each_channel_are_not_laid_to_the_single_scale(facts_of):
+    """All other weights become 0, with either layout of scales."""
+    weight = 0.98 * np.sign(np.random.default_rng(0).standard_normal((16, 16, 3, 3)))
+    weight[:, 0, 0, 0] = 254
+    facts = facts_of(quantized_weight("Conv", weight, None), images(), FILE, None, {})
+    assert facts["/conv/Conv"].isolated.sqnr_db < 30 and texts(facts) == {}
 
 
 @pytest.mark.parametrize("largest", [60.0, 2e5])

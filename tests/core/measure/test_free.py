@@ -57,10 +57,13 @@ def norm(b, x, scope, *, mean=True, square="Pow", division="Div", axes=(-1,), ga
         root = add("Pow", [b.weight(f"{scope}.half", np.array(0.5, np.float32)), shifted], "root")
     else:
         root = add("Sqrt", [shifted], "root")
-    if division != "Reciprocal":
-        x = add("Div", [x, root], "divided")
-    else:
+    if division == "Reciprocal":
         x = add("Mul", [x, add("Reciprocal", [root], "reciprocal")], "divided")
+    elif division.endswith(" / root"):
+        numerator = b.weight(f"{scope}.numerator", np.array(division[0], np.float32))
+        x = add("Mul", [x, add("Div", [numerator, root], "reciprocal")], "divided")
+    else:
+        x = add("Div", [x, root], "divided")
     if not affine:
         return x
     gains = np.linspace(0.5, 2, CHANNELS, dtype=np.float32) if gains is None else gains
@@ -121,6 +124,7 @@ def with_everything(network, config, ranges, data, backend, kinds):
         ({"square": "Mul", "division": "Reciprocal"}, "LayerNormalization", ""),
         ({"mean": False}, "RMSNormalization", ""),
         ({"mean": False, "division": "Reciprocal"}, "RMSNormalization", ""),
+        ({"division": "1 / root"}, "LayerNormalization", ""),
         ({"affine": False}, "LayerNormalization", ""),
         ({"axes": (-2,)}, "LayerNormalization", "need Transposes"),
         ({"operator": True}, "LayerNormalization", "it is the operator"),
@@ -138,8 +142,9 @@ def test_normalisations_are_found_in_each_spelling(form, operator, refused, open
     assert (rewrite_refusal_reason(network, network.get_group(name)) == "") is (not refused)
 
 
-def test_a_division_by_an_exponential_is_no_normalisation(opened):
-    assert not opened(transformer(division="0.5 ** variance")).zero_cost_support.norms
+@pytest.mark.parametrize("division", ["0.5 ** variance", "2 / root"])
+def test_another_division_is_no_normalisation(division, opened):
+    assert not opened(transformer(division=division)).zero_cost_support.norms
 
 
 @pytest.mark.parametrize(

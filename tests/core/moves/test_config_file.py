@@ -273,6 +273,20 @@ def test_values_that_are_refused_are_named(network, change, edit, title):
         read_config(change(edit), network)
 
 
+@pytest.mark.parametrize(
+    ("edit", "cause"),
+    [
+        (lambda r: r["moves"][0].update(precision="fp7"), "fp32, "),
+        (lambda r: r["moves"][0].update(reason=3), "a text"),
+        (lambda r: r["calibration"]["ranges"].update({"x": -1}), "0 to the largest FP32 value"),
+        (lambda r: r["calibration"]["ranges"].update({"x": "much"}), "a number"),
+    ],
+)
+def test_values_that_are_refused_are_followed_by_the_possible_ones(network, change, edit, cause):
+    with refused(cause=cause):
+        read_config(change(edit), network)
+
+
 def test_unknown_layers_are_named_with_near_ones(network, change):
     def edit(record):
         record["moves"].append({"kind": "precision", "layers": ["/fc1/Gem", *"abcdef"], "precision": "fp32"})

@@ -597,3 +597,18 @@ def test_scales_of_blocks_in_another_form_are_said_not_to_be_simulated(tmp_path)
     next(node for node in model.graph.node if node.name == "xs_dq").input[0] = "zs"
     onnx.save(model, tmp_path / "x.onnx")
     assert any("is not simulated" in note for note in open_network(tmp_path / "x.onnx").notes)
+
+
+@pytest.mark.parametrize("computed", ["scale", "zero point", ""])
+def test_quantization_by_computed_values_is_named_as_not_simulated(computed, tmp_path):
+    b = Builder(opset=17)
+    largest = b.node("ReduceMax", ["x"], "/max", keepdims=0)
+    scale = largest if computed == "scale" else b.weight("scale", np.float32(0.1))
+    zero = b.weight("zero", np.int8(3))
+    if computed == "zero point":
+        zero = b.node("Cast", [largest], "/zero", to=TensorProto.INT8)
+    quantized = b.node("QuantizeLinear", ["x", scale, zero], "/pair")
+    b.node("DequantizeLinear", [quantized, scale, zero], "/pair", output="y")
+    onnx.save(b.model([floats("x", 2, 16)], [floats("y", 2, 16)]), path := tmp_path / "given.onnx")
+    notes = open_network(path).notes
+    assert any("not simulated" in note and "/pair/QuantizeLinear" in note for note in notes) is bool(computed)

@@ -269,6 +269,16 @@ def test_an_operator_computes_the_same_at_every_opset_that_is_written(before, bu
     assert run_at
 
 
+@pytest.mark.parametrize(
+    ("mode", "scale", "noted"), [("nearest", 0.5, True), ("nearest", 2.0, False), ("linear", 0.5, False)]
+)
+def test_a_resize_that_the_parser_reads_differently_has_a_note(mode, scale, noted, tmp_path):
+    b = Builder(opset=10)
+    b.node("Resize", ["x", *of("s", [1, 1, scale, scale])(b)], "/small", mode=mode, output="y")
+    onnx.save(b.model([floats("x", *CNN)], [floats("y", *CNN[:2], None, None)]), path := tmp_path / "model.onnx")
+    assert any("/small" in note for note in open_network(path).notes) is noted
+
+
 # -- GridSample -----------------------------------------------------------------------------------------------------
 
 
@@ -429,7 +439,11 @@ def test_what_is_newer_than_the_opset_is_refused_plainly(tmp_path, operator, ops
 
 
 def test_what_onnx_has_ended_is_refused_plainly(tmp_path):
-    with refused(title="uses Upsample in opset 13", cause="removed with opset 10", next_step="Resize"):
+    with refused(
+        title="uses Upsample in opset 13",
+        cause="node it has an operator that ONNX removed with opset 10",
+        next_step="Resize",
+    ):
         open_network(saved(tmp_path, "Upsample", 13, ["scale"]))
 
 

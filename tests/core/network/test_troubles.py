@@ -36,6 +36,7 @@ def network_of(tmp_path, op, weight, shape, **attributes):
     [
         ("Conv", (12, 12, 3, 3), (1, 12, 8, 8), {"pads": [1] * 4}, "12 channels in, 12 out"),
         ("Conv", (32, 32, 3, 3), (1, 32, 8, 8), {"pads": [1] * 4}, ""),
+        ("Conv", (8, 8, 3, 3), (1, 8, 8, 8), {"pads": [1] * 4}, "8 channels in, 8 out"),
         ("ConvTranspose", (32, 32, 1, 1), (1, 32, 8, 8), {}, "FP16 or FP32 even if INT8"),
         ("MatMul", (32, 32), (1, 32), {}, "one row"),
         ("MatMul", (8, 8), (4, 8), {}, "K = 8"),
