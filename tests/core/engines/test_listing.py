@@ -102,6 +102,8 @@ def test_both_spellings_say_the_same(recorded, name) -> None:
     _, _, new = recorded(name)
     _, _, old = recorded(name, older)
     assert new.implementations == old.implementations and new.kernels == old.kernels and len(new.kernels) >= 8
+    fused = name.startswith("attention") and not name.endswith("scores-fp32")
+    assert old.attention_kernel_count == new.attention_kernel_count == fused
 
 
 @pytest.mark.rtx("1.7")

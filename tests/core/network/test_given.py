@@ -612,3 +612,24 @@ def test_quantization_by_computed_values_is_named_as_not_simulated(computed, tmp
     onnx.save(b.model([floats("x", 2, 16)], [floats("y", 2, 16)]), path := tmp_path / "given.onnx")
     notes = open_network(path).notes
     assert any("not simulated" in note and "/pair/QuantizeLinear" in note for note in notes) is bool(computed)
+
+
+def test_quantization_in_front_of_a_plugin_is_simulated(tmp_path, backend):
+    """What the plugin reads is judged, since the simulation ends there."""
+    b = QdqBuilder(0)
+    b.pair(b.node("MatMul", ["x", b.kernel("w", (16, 4), 16)], "/fc"), "/pair", 0.5)
+    read = b.nodes[-1].output[0]
+    model = b.model([floats("x", 2, 16)], [floats(read, 2, 4)])
+    feeds = networks.feeds(model, 9, n=2)
+    expected = run(backend, ir.from_proto(model), feeds)
+    b.nodes.append(helper.make_node("Odd", [read], ["y"], "/odd", domain="plugins"))
+    model = b.model([floats("x", 2, 16)], [floats("y", 2, 4)])
+    model.opset_import.append(helper.make_opsetid("plugins", 1))
+    onnx.save(model, path := tmp_path / "given.onnx")
+    network = open_network(path)
+    samples = tmp_path / "data.npz"
+    np.savez(samples, **feeds)
+    judged = select_judged_outputs(network)
+    analysis = Analysis(network, backend, load_samples(str(samples), network.inputs, batch=2), judged)
+    (outputs,) = analysis.execute_config(AS_GIVEN, {}, [0])
+    np.testing.assert_allclose(outputs[judged[0].tensor], expected, rtol=1e-6)
