@@ -11,9 +11,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trt_tui import demo
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.error_metrics import pair_each_sample_with_another
+from trt_tui.core.measure.error_metrics import (
+    AccuracyIntervals,
+    ConfidenceInterval,
+    ErrorMetrics,
+    pair_each_sample_with_another,
+)
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput
+from trt_tui.core.measure.results import Accuracy, OutputErrors
 from trt_tui.core.measure.simulation import measure_sample_dependence
+from trt_tui.core.measure.target import judge_accuracy, parse_target
 from trt_tui.core.measure.user_metric import SHUFFLED, MetricScorer
 from trt_tui.core.runner import TensorInfo
 
@@ -37,6 +44,12 @@ def dependence(folder, outputs, batch, judged=None, metric=None):
     return measure_sample_dependence(samples, range(len(samples)), judged, reference, classifier, scoring)
 
 
+def caveats(found, *names, total=16):
+    """What a run with 30 dB at each output, and 5 dB in its worst sample, has to say of a dependence."""
+    errors = OutputErrors(ErrorMetrics(30.0), worst_index=3, worst_sqnr_db=5.0)
+    return list(found.make_output_caveats(Accuracy(dict.fromkeys(names, errors), total=total)))
+
+
 @pytest.mark.parametrize("batch", [1, 4, 12, 5])
 @pytest.mark.parametrize("level", [0, -20, -120, -220])
 def test_the_variation_is_that_of_the_formula_at_any_level(tmp_path, batch, level):
@@ -55,7 +68,7 @@ def test_equal_samples_do_not_vary_and_a_single_one_tells_nothing(tmp_path):
     assert (
         alone.variations_db == {}
         and alone.meaningless_accuracies[SHUFFLED].outputs == {}
-        and alone.make_steady_output_caveats(["y"]) == ()
+        and caveats(alone, "y", total=1) == []
     )
 
 
@@ -69,9 +82,32 @@ def test_only_what_fp16_could_not_tell_apart_is_steady(tmp_path):
     }
     found = dependence(tmp_path, outputs, 4)
     assert -45 < found.variations_db["boxes"] < -35 and abs(found.variations_db["scores"]) < 2
-    (caveat,) = found.make_steady_output_caveats(list(outputs))
+    (caveat,) = caveats(found, *outputs)
     assert caveat.kind == "steady output" and caveat.text.startswith("dead hardly varies") and not caveat.fails_run
-    assert caveat.gap_db is None and found.make_steady_output_caveats(["boxes", "scores"]) == ()
+    assert caveat.gap_db is None and caveats(found, "boxes", "scores") == []
+
+
+def test_a_few_samples_that_decide_an_sqnr_make_a_pass_uncertain_if_another_sample_misses_the_target(tmp_path):
+    loud = np.where(np.arange(16) % 5 == 0, 100.0, 1.0)[:, None]
+    outputs = {"few": loud * RNG.normal(size=(16, 50)), "all": RNG.normal(size=(16, 50)), "class": np.arange(16)}
+    judged = [JudgedOutput("class", "class", kind=INTEGER_KIND), JudgedOutput("all", "all"), JudgedOutput("few", "few")]
+    for batch in (1, 4, 16):
+        (caveat,) = caveats(dependence(tmp_path, outputs, batch, judged), "all", "few")
+        assert (
+            caveat.text.startswith("4 of 16 samples hold 99 % of the energy of few")
+            and "#3 alone has 5.0" in caveat.text
+        )
+    errors = OutputErrors(ErrorMetrics(30.0, 0.9995))
+    spread = AccuracyIntervals(worst_output={"sqnr": ConfidenceInterval(29, 31), "cosine": ConfidenceInterval(0.99, 1)})
+    run = Accuracy({"few": errors}, {"f1": 0.9}, 0.9, 16, 16, intervals=spread, caveats=(caveat,))
+    for text, is_doubted in (
+        ("sqnr>=20", True),
+        ("sqnr>=4.9", False),
+        ("cosine>=0.99", True),
+        ("agreement>=0.5", False),
+    ):
+        outcome = judge_accuracy([parse_target(text)], run)
+        assert outcome.passes and (caveat.text in outcome.reasons) is is_doubted, text
 
 
 def test_large_outputs_are_looked_at_in_part(tmp_path):

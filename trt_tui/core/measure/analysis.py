@@ -233,7 +233,7 @@ class Analysis(Simulation):
                 *accuracy.caveats,
                 *config_caveats,
                 *data_caveats,
-                *dependence.make_steady_output_caveats(list(outputs)),
+                *dependence.make_output_caveats(accuracy),
             ),
         )
 

@@ -122,7 +122,7 @@ class Caveat:
         kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
             "trivial target", "known gap", "data dependent", "builds differ", "not executed", "not met as exported",
             "no engine", "unjudged output", "unsimulated layers", "random inputs",
-            `PARTLY_JUDGED_OUTPUT` or "other precisions".
+            `PARTLY_JUDGED_OUTPUT`, `DECISIVE_SAMPLES` or "other precisions".
         text: The reason as one sentence without a full stop.
         gap_db: The margin to the target, in dB, below which the caveat counts; None if it always counts.
         fails_run: True if the run misses every target, whatever its values are.
@@ -136,6 +136,9 @@ class Caveat:
 
 PARTLY_JUDGED_OUTPUT = "partly judged output"
 """The kind of a caveat that does not count for targets of the metric, which reads the outputs themselves."""
+
+DECISIVE_SAMPLES = "decisive samples"
+"""The kind of a caveat that counts for targets of a ratio of energies only."""
 
 RANDOM_INPUTS_CAVEAT = Caveat("random inputs", "the inputs are random, and real data may lose more")
 

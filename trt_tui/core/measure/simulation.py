@@ -36,6 +36,8 @@ from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, GatedFeatures
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.error_metrics import (
+    ERROR_METRICS,
+    MIN_SAMPLES,
     flatten_each_sample,
     pair_each_sample_with_another,
 )
@@ -55,7 +57,7 @@ from trt_tui.core.measure.judged_outputs import (
     take_judged_slice,
 )
 from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
-from trt_tui.core.measure.results import Accuracy, Caveat
+from trt_tui.core.measure.results import DECISIVE_SAMPLES, Accuracy, Caveat
 from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, TensorCache
 from trt_tui.core.measure.simulation_limits import (
     FailedRunOutputs,
@@ -80,6 +82,10 @@ MAX_REPEAT_ERROR_DB = -66.0
 """The variation below which an output is called steady. Its samples differ by less than half a step of FP16, 2^-11 of a
 value, so FP16 could not distinguish them. Boxes on a grid and other outputs with a large constant part vary by -40 dB
 or more."""
+
+DECISIVE_ENERGY_SHARE = 0.99
+"""The share of the energy of an output that decides its SQNR. The samples with the other 1 % can lose all of their values
+and leave 20 dB."""
 
 MIN_DEPENDENCE_DB = -20.0
 """The variation below which reports name an output: a hundredth of its energy."""
@@ -125,26 +131,36 @@ class SampleDependence:
         meaningless_accuracies: The accuracy of meaningless outputs, by `trt_tui.core.measure.user_metric.SHUFFLED`
             and `SCRAMBLED`. The shuffled accuracy lacks outputs that cannot be exchanged between samples. The scrambled
             one has only the metric, since any other value is worse than when shuffled.
+        decisive_counts: The number of samples with the largest energies that hold `DECISIVE_ENERGY_SHARE` of the energy
+            of a judged float output, by output.
     """
 
     variations_db: Mapping[str, float] = field(default_factory=dict)
     meaningless_accuracies: Mapping[str, Accuracy] = field(default_factory=dict)
+    decisive_counts: Mapping[str, int] = field(default_factory=dict)
 
-    def make_steady_output_caveats(self, output_names: Sequence[str]) -> tuple[Caveat, ...]:
-        """Returns one caveat for each judged output that hardly varies between samples."""
-        steady = [
-            (name, self.variations_db[name])
-            for name in output_names
-            if self.variations_db.get(name, 0.0) < MAX_REPEAT_ERROR_DB
-        ]
-        return tuple(
-            Caveat(
-                "steady output",
-                f"{escape_hidden_characters(name)} hardly varies between samples "
-                f"(variation: {output_variation_text(level_db)})",
-            )
-            for name, level_db in steady
-        )
+    def make_output_caveats(self, accuracy: Accuracy) -> Iterator[Caveat]:
+        """Yields one caveat for each judged output that hardly varies between samples, and for each whose SQNR a few
+        samples decide.
+
+        The latter counts if the worst sample alone misses the target.
+        """
+        for name, output in accuracy.outputs.items():
+            output_text = escape_hidden_characters(name)
+            if (level_db := self.variations_db.get(name, 0.0)) < MAX_REPEAT_ERROR_DB:
+                variation_text = output_variation_text(level_db)
+                yield Caveat(
+                    "steady output", f"{output_text} hardly varies between samples (variation: {variation_text})"
+                )
+            decisive_count = self.decisive_counts.get(name, accuracy.total)
+            lowest_db, worst_db = accuracy.find_worst_value(ERROR_METRICS["sqnr"]), output.worst_sqnr_db
+            if lowest_db is not None and worst_db is not None and decisive_count < min(MIN_SAMPLES, accuracy.total / 2):
+                yield Caveat(
+                    DECISIVE_SAMPLES,
+                    f"{decisive_count} of {accuracy.total} samples hold 99 % of the energy of {output_text} and decide "
+                    f"its SQNR; {output.worst_sample} alone has {worst_db:.1f} dB",
+                    lowest_db - worst_db,
+                )
 
 
 def measure_sample_dependence(
@@ -197,6 +213,8 @@ def measure_sample_dependence(
                 variations[judged_output.name] = None
         reducer.add_feed_outputs(index, exchanged)
     shuffled = reducer.compute_accuracy()
+    energies = np.sort(reducer.bootstrap_sampler.noise_and_signal_by_sample()[1], 0)[::-1]
+    decisive_counts = 1 + (energies.cumsum(0) < DECISIVE_ENERGY_SHARE * energies.sum(0)).sum(0)
     levels = {name: variation.variation_db for name, variation in variations.items() if variation is not None}
     metrics = metric_scorer.score_meaningless_outputs(feed_indices) if metric_scorer is not None else {}
     runs = {
@@ -212,7 +230,13 @@ def measure_sample_dependence(
         for name, metric in metrics.items()
         if name not in runs
     }
-    return SampleDependence({name: level_db for name, level_db in levels.items() if level_db is not None}, runs)
+    return SampleDependence(
+        {name: level_db for name, level_db in levels.items() if level_db is not None},
+        runs,
+        dict(zip(reducer.error_sums, decisive_counts.tolist(), strict=False))  # integer outputs have no energy
+        if len(energies) == shuffled.total
+        else {},
+    )
 
 
 def _flatten_unmasked_elements(array: np.ndarray, is_unmasked: np.ndarray | None, sample_count: int) -> np.ndarray:

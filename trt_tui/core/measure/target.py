@@ -27,7 +27,7 @@ from enum import StrEnum
 
 from trt_tui.core.measure.error_metrics import ERROR_METRICS, MIN_SAMPLES, BoundedValue, ConfidenceInterval, ErrorMetric
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, INTEGER_KIND, JudgedOutput, find_class_score_output
-from trt_tui.core.measure.results import PARTLY_JUDGED_OUTPUT, Accuracy, Caveat
+from trt_tui.core.measure.results import DECISIVE_SAMPLES, PARTLY_JUDGED_OUTPUT, Accuracy, Caveat
 from trt_tui.core.measure.simulation_limits import find_simulation_failure_reason
 from trt_tui.core.measure.user_metric import SCRAMBLED, SHUFFLED
 from trt_tui.core.network.layers import NetworkOutline
@@ -710,6 +710,8 @@ def _is_caveat_relevant(caveat: Caveat, targets: Sequence[Target], accuracy: Acc
         return False
     if caveat.gap_db is None:
         return True
+    if caveat.kind == DECISIVE_SAMPLES:
+        targets = [target for target in targets if target.kind in ("sqnr", "cosine")]
     return any(
         bounding_target.normalized_loss(accuracy) is None
         or (score := bounding_target.margin_score(accuracy)) is None
