@@ -255,7 +255,7 @@ def layer_row_line(
         return [*marks, (row_cells.name, row_cells.name_style)]
     name = short_name if short_name is not None else shorten_path(row_cells.name, room)
     cells: dict[str, Cell] = {NAME_COLUMN.id: lambda width: [*marks, (pad_right(name, room), row_cells.name_style)]}
-    reason: Cell = (row_cells.reason, "dim")
+    reason: Cell = partial(_draw_reason, row_cells.reason)
     for column_id in widths:
         column = LAYER_COLUMNS_BY_ID[column_id]
         if row_cells.reason and column.yields_to_reason:
@@ -263,6 +263,11 @@ def layer_row_line(
         elif column is not NAME_COLUMN:
             cells[column_id] = partial(column.draw, row_cells.cells[column_id])
     return _draw_columns(cells, widths)
+
+
+def _draw_reason(reason: str, width: int) -> Line:
+    """Draws a reason as a whole or not at all: the detail pane and the explanation have it."""
+    return [(choose_fitting_text((reason, ""), width), "dim")]
 
 
 # -- operator, precision, engine ------------------------------------------------------------------------------------
