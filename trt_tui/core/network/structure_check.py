@@ -560,8 +560,4 @@ def _is_unsupported_type(type_proto: onnx.TypeProto) -> bool:
 
 
 def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return text.decode(errors="ignore").encode() == text
