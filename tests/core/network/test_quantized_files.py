@@ -10,7 +10,12 @@ from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
 from tests import networks
 from tests.networks import Builder, floats
+from tests.refusals import refused
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.measure.simulation_limits import find_unsimulated_layer_caveats
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 
 
 def float_network() -> onnx.ModelProto:
@@ -90,3 +95,28 @@ def test_a_lowered_network_may_hold_weights_that_nothing_reads(lean, backend):
     with backend.load(model, low_memory=lean) as runner:
         np.testing.assert_array_equal(runner.run({"x": np.ones(300, np.float32)})["y"], np.full(300, 2))
     assert list(model.graph.initializers) == ["unused", "w"]
+
+
+def test_a_loop_in_half_precision_has_the_type_of_its_body_and_is_not_raised_alone(opened):
+    """The first value that the Loop carries is a counter; only the second is in FP16."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        half (float16[n, 8] x) => (float16[n, 8] y)
+        <int64 turns = {3}, bool go = {1}, int64 zero = {0}> {
+            [scale] scaled = Add(x, x)
+            [loop] count, state = Loop(turns, go, zero, scaled) <body: graph = b (
+                int64 turn, bool kept, int64 counted, float16[n, 8] old
+            ) => (bool on, int64 next, float16[n, 8] new) {
+                on = Identity(kept)
+                next = Add(counted, turn)
+                new = Add(old, scaled)
+            }>
+            [last] y = Add(state, x)
+        }""")
+    network = opened(model)
+    loop = network.get_group("loop")
+    assert loop.file_precision.result_type is Precision.FP16
+    file = PrecisionConfig.from_precision(Precision.FILE)
+    (caveat,) = find_unsimulated_layer_caveats(network, file)
+    assert "strongly typed" not in caveat.text, "an engine of the file does not run the body in FP32"
+    with refused("loop cannot be exported in FP32 alone"):
+        lower_from_source_model(network, file.with_group_precision([loop], Precision.FP32), {})

@@ -108,6 +108,15 @@ def subgraph_layers_text(network: NetworkOutline) -> str:
     return f"{counted_noun_text(count, 'float layer')} inside {escape_hidden_characters(names)}" if layers else ""
 
 
+def has_half_subgraph_results(network: NetworkOutline, group: FusionGroup) -> bool:
+    """Returns True if control flow in a group returns FP16 or BF16 in the file."""
+    return (
+        group.file_precision is not None
+        and group.file_precision.result_type is not Precision.FP32
+        and any(network.get_layer(name).body_layers for name in group.layers)
+    )
+
+
 def weak_typing_notes(network: NetworkOutline, precision_flags: Collection[Precision]) -> tuple[str, ...]:
     """Returns a note on layers whose precision a weakly typed build chooses itself; () if there are none."""
     layers_text = subgraph_layers_text(network)

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.edited_constants import refuse_edits_under_file_precision
+from trt_tui.core.lowering.lowering_checks import has_half_subgraph_results
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import ONNX_TYPES
 from trt_tui.core.lowering.typed_network import (
@@ -129,6 +130,12 @@ class _SourceModelLowering(TypedLowering):
         if group is None or base_node is None:
             self.layer_changes[layer.name] = f"part of an operator that opset {self.opset} writes as several operators"
             return
+        if has_half_subgraph_results(self.network, group):
+            raise InputError(
+                f"{layer.name} cannot be exported in FP32 alone",
+                "the file computes the layers inside it in a lower precision",
+                "Keep it in file precision, or give every layer another precision.",
+            )
         node = self._find_or_add_node(layer, base_node)
         if len(node.inputs) < len(layer.inputs):  # bias correction adds a bias to a node without one in the file
             node.resize_inputs(len(layer.inputs))

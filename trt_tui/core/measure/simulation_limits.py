@@ -22,7 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from trt_tui.core.lowering.fp16_accumulation import count_accumulator_roundings, is_depthwise, is_image_convolution
-from trt_tui.core.lowering.lowering_checks import reduces_precision, subgraph_layers_text
+from trt_tui.core.lowering.lowering_checks import (
+    has_half_subgraph_results,
+    reduces_precision,
+    subgraph_layers_text,
+)
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, Layer, NetworkOutline
@@ -56,13 +60,16 @@ def find_unsimulated_layer_caveats(network: NetworkOutline, config: PrecisionCon
     layers_text = subgraph_layers_text(network)
     if not layers_text or not reduces_precision(network, config):
         return ()
-    return (
-        Caveat(
-            "unsimulated layers",
-            f"{layers_text} are simulated in FP32, as a strongly typed engine runs them; "
-            "a weakly typed one may run them in lower precisions",
-        ),
+    is_lower_in_file = any(
+        config.precision_of(group) is Precision.FILE and has_half_subgraph_results(network, group)
+        for group in network.groups
     )
+    engines_text = (
+        "but not all in the file"
+        if is_lower_in_file
+        else "as a strongly typed engine runs them; a weakly typed one may run them in lower precisions"
+    )
+    return (Caveat("unsimulated layers", f"{layers_text} are simulated in FP32, {engines_text}"),)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.layers import FilePrecision, FusionGroup, Layer, LayerKind
-from trt_tui.core.network.model_editing import value_name
+from trt_tui.core.network.model_editing import list_subgraphs, value_name
 from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS, REDUCTIONS
 from trt_tui.core.network.qdq.steps import (
     PRECISION_BY_FLOAT_TYPE,
@@ -361,6 +361,9 @@ def _find_output_types(
     if node.op_type == "Constant" and node.domain == "":
         constant = stored_tensor(node.outputs[0])
         return [constant.dtype if constant is not None else declared_types[0]]
+    if subgraphs := list_subgraphs(node):  # the body of a Loop returns a condition first
+        results = subgraphs[0].outputs[1 if node.op_type == "Loop" else 0 :]
+        return [result.dtype or dtype for result, dtype in zip(results, declared_types, strict=False)]
     schema = find_schema(node.op_type, node.domain, opsets.get(node.domain))
     if schema is None:
         return declared_types
