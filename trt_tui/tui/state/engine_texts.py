@@ -296,13 +296,20 @@ _MARK_SENTENCES = {
 }
 
 
-def find_shown_preview(session: Session, run: str = "config") -> Preview | None:
-    """Returns the preview of a run's config; None if there is no preview, or if a built engine of the config replaces
-    it."""
+def find_shown_preview(session: Session, run: str) -> Preview | None:
+    """Returns the preview of a run's config; None if there is no preview, if a built engine of the config replaces it,
+    or if it is refused without a layer as the reason."""
     results = session.get_run_results(run)
-    if results.engine_result is not None and results.engine_result.implementations or results.preview is None:
+    preview = results.preview
+    if (
+        results.engine_result is not None
+        and results.engine_result.implementations
+        or preview is not None
+        and preview.refusal is not None
+        and not preview.refusal.layer
+    ):
         return None
-    return results.preview
+    return preview
 
 
 def preview_refusal_text(session: Session) -> str:

@@ -247,7 +247,11 @@ class LayerList:
         self._has_additive_sort_values = self.sort_column.is_additive and (
             not is_by_share or row_values.measure is ColourMeasure.SHARE
         )
-        self._leading_groups = row_values.raised_groups_without_share if is_by_share else frozenset()
+        self._leading_groups = frozenset(
+            name
+            for name in (row_values.raised_groups if is_by_share else ())
+            if row_values.share_replacement_text(row_values.model.outline.get_group(name))
+        )
         self._small_groups = _find_small_groups(row_values) if is_by_share else {}
 
     @property

@@ -161,9 +161,8 @@ class TreeModel:
 
     def list_groups_of_row(self, row: Row | SmallSharesRow | None) -> tuple[FusionGroup, ...]:
         """Returns the fusion groups that a change on a row affects."""
-        by_name = self.outline.group_by_name
         if isinstance(row, Scope):
-            return tuple(by_name[name] for name in row.groups)
+            return tuple(map(self.outline.get_group, row.groups))
         return (row.group,) if isinstance(row, GroupRow) else ()
 
     def sum_scope_times(self, engine_report: EngineReport | None) -> Mapping[str, float]:
@@ -416,14 +415,10 @@ class RowValues:
     Attributes:
         stale_config: The earlier config whose shares are displayed, named ``stale_config_name``, until those of the
             config are final; None if they are. ``config_name`` is the name of the config.
-        partial_scopes: Paths of the scopes with incomplete sums, because groups are still being measured.
         find_toggle: Returns the value of the target, titled ``metric_title``, after groups are toggled. The function is
             called when their row is drawn.
-        implementations: The implementation of each group in the engine, by group name.
         shown_engine: The engine of the run, which can be that of an earlier config; None if none exists.
         preview: The preview of the config; None if a built engine replaces it or none exists.
-        engine_config_name: The name of the config that the engine was built from; "" if it is the displayed config.
-        scope_other_counts: The number of groups in another precision than requested, by path of the scope.
         unknown_groups: Groups whose share was measured without a usable result.
         is_measuring_shares: True if shares of the displayed run can still change.
         early_groups: Groups whose share was measured on few samples, and will be measured on more.
@@ -433,8 +428,6 @@ class RowValues:
         divergence_group: The name of the first group at which the engine is worse than its simulation by more than
             `UNEXPLAINED_GAP_DB`; "" if there is none.
         search_marks: `BEST_SET_MARK` or `TRIED_MARK`, by group name, while a search runs.
-        group_times: Measured milliseconds by group, and ``scope_times`` by scope; both are empty if no times were
-            measured.
     """
 
     model: TreeModel
@@ -448,18 +441,9 @@ class RowValues:
     find_toggle: Callable[[Sequence[FusionGroup]], ToggleResult] = field(default=lambda groups: ToggleResult())
     metric_title: str = "SQNR"
     is_target_met: bool = False
-    scope_values: dict[str, float] = field(default_factory=dict)
-    nonfinite_scopes: frozenset[str] = frozenset()
-    partial_scopes: frozenset[str] = frozenset()
-    scope_raised_counts: dict[str, int] = field(default_factory=dict)
     full_bar_value: float = 0.0
-    implementations: Mapping[str, GroupImplementation] = field(default_factory=dict)
-    engine_config_name: str = ""
     shown_engine: engine_texts.ShownEngine | None = None
     preview: Preview | None = None
-    scope_other_counts: dict[str, int] = field(default_factory=dict)
-    group_times: Mapping[str, float] = field(default_factory=dict)
-    scope_times: Mapping[str, float] = field(default_factory=dict)
     search_marks: Mapping[str, str] = field(default_factory=dict)
     divergence_group: str = ""
     run_config: PrecisionConfig | None = None
@@ -470,10 +454,74 @@ class RowValues:
     has_few_samples: bool = False
     stale_config: PrecisionConfig | None = None
 
+    @cached_property
+    def implementations(self) -> Mapping[str, GroupImplementation]:
+        """The implementation of each group in the engine, by group name; empty if the preview replaces the engine."""
+        return self.shown_engine.result.implementations if self.shown_engine and self.preview is None else {}
+
     @property
     def has_engines(self) -> bool:
         """True if an engine reports on the groups, so that the list has an engine column."""
         return bool(self.implementations)
+
+    @property
+    def engine_config_name(self) -> str:
+        """The name of the config that the engine was built from; "" if it is the displayed config."""
+        engine = self.shown_engine if self.implementations else None
+        return engine.name if engine is not None and engine.is_stale else ""
+
+    @cached_property
+    def group_times(self) -> Mapping[str, float]:
+        """The measured milliseconds by group. Times of a preview are omitted: they are not valid for production."""
+        return {
+            name: implementation.latency_ms
+            for name, implementation in self.implementations.items()
+            if implementation.latency_ms is not None
+        }
+
+    @cached_property
+    def scope_times(self) -> Mapping[str, float]:
+        """The measured milliseconds by path of the scope."""
+        engine = self.shown_engine if self.implementations else None
+        return self.model.sum_scope_times(engine.result.engine_report if engine is not None else None)
+
+    @cached_property
+    def scope_other_counts(self) -> Mapping[str, int]:
+        """The number of groups in another precision than requested, in the preview or the engine, by path of the scope."""
+        return self.model.combine_by_scope(
+            {
+                group.name: 1
+                for group in self.model.outline.groups
+                if self.differs_in_preview(group)
+                or group.name in self.implementations
+                and is_unrequested_precision(group, self.requested_precision(group), self.implementations[group.name])
+            }
+        )
+
+    @cached_property
+    def scope_values(self) -> Mapping[str, float]:
+        """The value of each scope by path: the sum of its groups' shares, or the worst of their errors."""
+        return self.model.combine_by_scope(
+            self.group_values, operator.add if self.measure is ColourMeasure.SHARE else min
+        )
+
+    @cached_property
+    def nonfinite_scopes(self) -> Collection[str]:
+        """The paths of the scopes with NaN or Inf."""
+        return self.model.combine_by_scope(dict.fromkeys(self.nonfinite_groups, 1)).keys()
+
+    @cached_property
+    def scope_raised_counts(self) -> Mapping[str, int]:
+        """The number of raised groups by path of the scope."""
+        return self.model.combine_by_scope(dict.fromkeys(self.raised_groups, 1))
+
+    @cached_property
+    def partial_scopes(self) -> Collection[str]:
+        """The paths of the scopes with incomplete sums, because groups are still being measured."""
+        known_groups = (self.group_values.keys() | self.unknown_groups) - self.early_groups
+        has_sums = self.measure is ColourMeasure.SHARE and self.group_values
+        unknown_groups = self.model.rows_by_group.keys() - known_groups if has_sums else ()
+        return self.model.combine_by_scope(dict.fromkeys(unknown_groups, 1)).keys()
 
     @cached_property
     def barrier_tensors(self) -> frozenset[str]:
@@ -508,10 +556,7 @@ class RowValues:
             sort_values = dict(self.group_values)
         else:
             sort_values = {name: 10 ** (-value / 10) for name, value in self.group_values.items()}
-        if self.nonfinite_groups:
-            sort_values.update(
-                (name, 1e9) for name in self.model.outline.group_by_name if name in self.nonfinite_groups
-            )
+        sort_values.update((name, 1e9) for name in self.model.outline.group_by_name if name in self.nonfinite_groups)
         return sort_values
 
     @cached_property
@@ -568,12 +613,6 @@ class RowValues:
         """The groups that the current config runs in a higher precision than their default. The displayed run does not
         matter."""
         return frozenset(self.config.find_raised_groups(self.model.outline))
-
-    @cached_property
-    def raised_groups_without_share(self) -> frozenset[str]:
-        """The groups whose row shows "raised" in place of an error share."""
-        groups = self.model.outline.group_by_name
-        return frozenset(name for name in self.raised_groups if self.share_replacement_text(groups[name]))
 
     @cached_property
     def bad_group_names(self) -> frozenset[str]:
@@ -711,75 +750,68 @@ def build_row_values(
     Args:
         last_config: A config whose shares are displayed, under its name, until those of the current config are final.
     """
-    stale_config: PrecisionConfig | None = None
-    group_values: dict[str, float] = {}
-    unknown: set[str] = set()
+    config, results, is_share = session.config, session.get_run_results(run), measure is ColourMeasure.SHARE
     errors_at_groups = (
         find_engine_errors(session, run)
         if measure is ColourMeasure.ENGINE
         else {
             name: error_metrics
-            for name, entry in session.get_run_results(run).group_errors.items()
+            for name, entry in results.group_errors.items()
             if (error_metrics := entry.isolated if measure is ColourMeasure.ISOLATED else entry.accumulated) is not None
         }
     )
-    nonfinite_groups = {name for name, entry in errors_at_groups.items() if entry.nonfinite_count}
-    if measure is ColourMeasure.SHARE:
-        measured = session.get_run_results(run).shares
-        is_final = bool(measured) and not is_measuring_shares(session)
-        if run == "config" and last_config is not None and last_config != session.config and not is_final:
-            if last_shares := session.results.get_results_or_empty(last_config).shares:
-                stale_config = last_config
-                groups = tree_model.outline.group_by_name
-                measured = {  # a group that was in FP32 there, and no longer is, has no share
-                    name: share
-                    for name, share in last_shares.items()
-                    if last_config.precision_of(groups[name]) is not Precision.FP32
-                    or session.config.precision_of(groups[name]) is Precision.FP32
-                }
-        group_values = {name: share.fraction for name, share in measured.items() if math.isfinite(share.fraction)}
-        unknown = {name for name, share in measured.items() if share.unknown_reason}
+    stale_config: PrecisionConfig | None = None
+    shares = results.shares if is_share else {}
+    is_measuring = is_share and run == "config" and is_measuring_shares(session)
+    if (
+        is_share
+        and run == "config"
+        and last_config is not None
+        and last_config != config
+        and (is_measuring or not shares)
+        and (last_shares := session.results.get_results_or_empty(last_config).shares)
+    ):
+        stale_config, groups = last_config, tree_model.outline.group_by_name
+        shares = {  # a group that was in FP32 there, and no longer is, has no share
+            name: share
+            for name, share in last_shares.items()
+            if last_config.precision_of(groups[name]) is not Precision.FP32
+            or config.precision_of(groups[name]) is Precision.FP32
+        }
+    if is_share:
+        group_values = {name: share.fraction for name, share in shares.items() if math.isfinite(share.fraction)}
     else:
         sqnr_values = {name: math.inf if entry.exact else entry.sqnr_db for name, entry in errors_at_groups.items()}
         group_values = {name: value for name, value in sqnr_values.items() if value is not None}
-    config = session.config
-    row_values = RowValues(
+    all_samples = session.count_judging_samples(config) if is_measuring and stale_config is None else 0
+    divergence = session.find_engine_divergence(run)
+    return RowValues(
         tree_model,
         config,
         measure,
         run,
         group_values,
-        frozenset(nonfinite_groups),
+        frozenset(name for name, entry in errors_at_groups.items() if entry.nonfinite_count),
         config_name=config_name(session) if run == "config" else run_title(run),
         stale_config_name=config_name(session, stale_config) if stale_config is not None else "",
         find_toggle=partial(find_toggle_result, session),
         metric_title=session.target.column_title if session.target is not None else "SQNR",
         is_target_met=run == "config" and current_config_meets_target(session),
+        full_bar_value=max((0.05, *group_values.values())) if is_share else 0.0,
+        shown_engine=engine_texts.find_shown_engine(session, run),
+        preview=engine_texts.find_shown_preview(session, run),
+        search_marks=find_search_marks(session) if session.is_searching and run == "config" else {},
+        divergence_group=divergence.group_name if divergence is not None else "",
         run_config=session.get_run_config(run),
-        unknown_groups=frozenset(unknown),
+        unknown_groups=frozenset(name for name, share in shares.items() if share.unknown_reason),
+        is_measuring_shares=is_measuring,
+        early_groups=frozenset(name for name, share in shares.items() if share.samples < all_samples),
+        warned_groups=frozenset(
+            name for name, entry in results.group_errors.items() if entry.has_overflow or entry.warning_text
+        ),
+        has_few_samples=any(share.has_few_samples for share in shares.values()),
         stale_config=stale_config,
     )
-    row_values.warned_groups = frozenset(
-        name
-        for name, entry in session.get_run_results(run).group_errors.items()
-        if entry.has_overflow or entry.warning_text
-    )
-    if measure is ColourMeasure.SHARE:
-        row_values.is_measuring_shares = run == "config" and is_measuring_shares(session)
-        if row_values.is_measuring_shares and stale_config is None:
-            all_samples = session.count_judging_samples(config)
-            row_values.early_groups = frozenset(name for name, share in measured.items() if share.samples < all_samples)
-        row_values.has_few_samples = any(share.has_few_samples for share in measured.values())
-    row_values.full_bar_value = (
-        max([0.05, *(value for value in group_values.values())]) if measure is ColourMeasure.SHARE else 0.0
-    )
-    if session.is_searching and run == "config":
-        row_values.search_marks = find_search_marks(session)
-    divergence = session.find_engine_divergence(run)
-    row_values.divergence_group = divergence.group_name if divergence is not None else ""
-    _add_engine_values(session, row_values)
-    _sum_scope_values(row_values)
-    return row_values
 
 
 def find_engine_errors(session: Session, run: str) -> Mapping[str, ErrorMetrics]:
@@ -799,42 +831,6 @@ def find_search_marks(session: Session) -> dict[str, str]:
     return {**({progress.group: TRIED_MARK} if progress.group else {}), **dict.fromkeys(best, BEST_SET_MARK)}
 
 
-def _add_engine_values(session: Session, row_values: RowValues) -> None:
-    """Adds the precisions and times of groups in the engine, or their precisions in the preview, to the row values.
-
-    Times of a preview are omitted, because they are not valid for production.
-    """
-    shown_engine = row_values.shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    preview = engine_texts.find_shown_preview(session, row_values.run)
-    if preview is not None and (preview.refusal is None or preview.refusal.layer):
-        row_values.preview = preview
-        row_values.scope_other_counts = row_values.model.combine_by_scope(
-            {group.name: 1 for group in row_values.model.outline.groups if row_values.differs_in_preview(group)}
-        )
-        return
-    if shown_engine is None or not shown_engine.result.implementations:
-        return
-    row_values.implementations, row_values.engine_config_name = (
-        shown_engine.result.implementations,
-        shown_engine.name if shown_engine.is_stale else "",
-    )
-    groups = row_values.model.outline.group_by_name
-    row_values.scope_other_counts = row_values.model.combine_by_scope(
-        {
-            name: 1
-            for name, implementation in row_values.implementations.items()
-            if name in groups
-            and is_unrequested_precision(groups[name], row_values.requested_precision(groups[name]), implementation)
-        }
-    )
-    row_values.group_times = {
-        name: implementation.latency_ms
-        for name, implementation in shown_engine.result.implementations.items()
-        if implementation.latency_ms is not None
-    }
-    row_values.scope_times = row_values.model.sum_scope_times(shown_engine.result.engine_report)
-
-
 def find_mark_of_move(move: Move) -> str:
     """Returns the letter that marks a move behind the precision of a row: a range mark, ``k`` for a keep rule, else
     ``+``.
@@ -847,25 +843,6 @@ def find_mark_of_move(move: Move) -> str:
     if isinstance(move, (PrecisionMove, BarrierMove)):
         return ""
     return KEPT_MARK if isinstance(move, KeepRuleMove) else OTHER_CHANGE_MARK
-
-
-def _sum_scope_values(row_values: RowValues) -> None:
-    """Computes the values of scopes. Shares of the groups in a scope are summed; of their errors, the worst counts.
-
-    The function also counts raised groups, and records which scopes have NaN or Inf, or partial values.
-    """
-    model = row_values.model
-    combine = operator.add if row_values.measure is ColourMeasure.SHARE else min
-    row_values.scope_values = model.combine_by_scope(row_values.group_values, combine)
-    row_values.nonfinite_scopes = frozenset(model.combine_by_scope(dict.fromkeys(row_values.nonfinite_groups, 1)))
-    row_values.scope_raised_counts = model.combine_by_scope(
-        dict.fromkeys(row_values.config.find_raised_groups(model.outline), 1)
-    )
-    if row_values.measure is ColourMeasure.SHARE and row_values.group_values:
-        known_groups = (row_values.group_values.keys() | row_values.unknown_groups) - row_values.early_groups
-        row_values.partial_scopes = frozenset(
-            scope.path for name in model.rows_by_group if name not in known_groups for scope in model.ancestors[name]
-        )
 
 
 def block_cell_span(row_values: RowValues, group_names: Sequence[str]) -> Span:
@@ -891,19 +868,15 @@ _BLOCK_MEASURE_TEXTS = {
 
 def block_cell_text(row_values: RowValues) -> str:
     """Returns the meaning of a cell of the heat map: ``a cell is one layer: its share of the error of c0``."""
-    name = row_values.config_name if row_values.run == "config" else run_title(row_values.run)
-    return f"a cell is one layer: {_BLOCK_MEASURE_TEXTS[row_values.measure]}, {name}"
+    return f"a cell is one layer: {_BLOCK_MEASURE_TEXTS[row_values.measure]}, {row_values.config_name}"
 
 
 def role_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> str:
     """Returns the default precisions of the groups of one role, and the number of raised ones: ``INT8, 2 raised``."""
-    by_name = row_values.model.outline.group_by_name
-    groups = [by_name[name] for name in group_names]
-    defaults = {group.precision_label(row_values.config.default_precision_of(group)) for group in groups}
-    raised_count = sum(
-        group.precision_rank(row_values.config.precision_of(group))
-        > group.precision_rank(row_values.config.default_precision_of(group))
-        for group in groups
-    )
+    defaults = {
+        group.precision_label(row_values.config.default_precision_of(group))
+        for group in map(row_values.model.outline.get_group, group_names)
+    }
+    raised_count = len(row_values.raised_groups.intersection(group_names))
     text = "/".join(sorted(defaults))
     return f"{text}, {raised_count} raised" if raised_count else text
