@@ -21,8 +21,9 @@ from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
 from trt_tui.core.moves.config import BarrierMove, KeepRuleMove, PrecisionConfig, PrecisionMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
+from trt_tui.core.network.known_defects import known_defect_lines
 from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope, UngroupedRow
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.qdq.typed_refusals import refusal_workaround_text
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -88,17 +89,17 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
         group.name == row_values.divergence_group
         and (divergence := session.find_engine_divergence(row_values.run)) is not None
     ):
-        lines.append(f"{divergence.divergence_description}{_fusion_barrier_text(session, row_values.config, group)}")
+        lines.append(f"{divergence.divergence_description}{_fusion_barrier_text(row_values, group)}")
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
     accumulated = errors.accumulated if errors is not None else None
     if accumulated is not None and accumulated.nonfinite_count:
         counts = [f"{count} {word}" for count, word in ((accumulated.nan, "NaN"), (accumulated.inf, "Inf")) if count]
         lines.append(f"{' and '.join(counts)} at its output in {run_title(row_values.run)}")
-    facts = collect_cause_facts(session, row_values.run_config or row_values.config, group)
+    config, outline = row_values.run_config or row_values.config, row_values.model.outline
+    facts = collect_cause_facts(session, config, group)
     causes = find_causes(facts)
     remedies = session.results.find_value(ev.REMEDIES, (group.name, session.config))
     lines += [cause.text if remedies and cause.kind == "range" else f"{cause.text}; {cause.remedy}" for cause in causes]
-    config = row_values.run_config or row_values.config
     raise_causes = find_raised_group_causes(session, list_configs_before_raise(session, config, group), group) or ()
     lines += [
         f"raised because in {group.precision_label(config.default_precision_of(group))} {cause.text}"
@@ -113,30 +114,25 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
         lines.append(NO_CAUSE_TEXT)
     if errors is not None and (note := fp16_range_note(errors, causes)):
         lines.append(note)
-    requested = row_values.config.precision_of(group)
     range_text = range_use_text(_cause_facts_if_quantized(session, row_values, group))
     if range_text and not any(cause.kind == "range" for cause in (*causes, *raise_causes)):
         lines.append(range_text)
-    if session.outline is not None:
-        lines += _known_defect_texts(session, session.outline, row_values.config, group)
-    if requested is Precision.FILE and group.file_precision is not None:
+    lines += known_defect_lines(outline, session.build_target, row_values.config.precision_of, group)
+    if row_values.config.precision_of(group) is Precision.FILE and group.file_precision is not None:
         lines += [
             f"TensorRT refuses {operator} at {name}: {refusal_workaround_text(operator)}"
             for name, operator in group.file_precision.refused_nodes
         ]
-    for precision in dict.fromkeys((Precision.FP16, row_values.lowest_precision)):
-        if precision in group.refusal_reasons:
-            lines.append(f"cannot run {precision.label}: {group.refusal_reasons[precision]}")
-            break
-    return lines
+    refused = [
+        precision for precision in (Precision.FP16, row_values.lowest_precision) if precision in group.refusal_reasons
+    ]
+    return [*lines, *(f"cannot run {precision.label}: {group.refusal_reasons[precision]}" for precision in refused[:1])]
 
 
-def _fusion_barrier_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
+def _fusion_barrier_text(row_values: RowValues, group: FusionGroup) -> str:
     """Returns the advice to set a fusion barrier behind a group; "" if it has one or cannot have one."""
-    if (
-        session.outline is None
-        or group.final_tensor in config.get_moves(BarrierMove)
-        or BarrierMove().refusal_reason(session.outline, group.final_tensor)
+    if group.final_tensor in row_values.barrier_tensors or BarrierMove().refusal_reason(
+        row_values.model.outline, group.final_tensor
     ):
         return ""
     return f"; a fusion barrier ({find_current_key('f')}) may keep it apart"
@@ -152,18 +148,6 @@ def _cause_facts_if_quantized(session: Session, row_values: RowValues, group: Fu
     ):
         config = config.with_group_precision([group], row_values.quantized_type)
     return collect_cause_facts(session, config, group)
-
-
-def _known_defect_texts(
-    session: Session, outline: NetworkOutline, config: PrecisionConfig, group: FusionGroup
-) -> list[str]:
-    """Returns the known defects of TensorRT releases at a group. Few networks need their table, which takes time to
-    load."""
-    if not outline.defect_sites:
-        return []
-    from trt_tui.core.network.known_defects import known_defect_lines
-
-    return known_defect_lines(outline, session.build_target, config.precision_of, group)
 
 
 def split_off_best_remedies(session: Session, remedies: Sequence[Remedy]) -> tuple[list[Remedy], list[Remedy]]:
@@ -665,9 +649,8 @@ def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, 
             if engine_texts.uses_other_precision(shown_engine, row.group, row_values.requested_precision(row.group))
             else ""
         )
-        start = (
-            f"{mark}{engine_texts.engine_builder_text(shown_engine.result)}{', ' if shown_engine.is_stale else ': '}"
-        )
+        name, _, version = shown_engine.result.builder_name.rpartition(" ")
+        start = f"{mark}{name} {'.'.join(version.split('.')[:2])}{', ' if shown_engine.is_stale else ': '}"
         texts = [start + text if index == 0 else text for index, text in enumerate(texts)]
         implementation = shown_engine.result.implementations.get(row.group.name)
         names = implementation.engine_layers[:2] if implementation is not None else ()
@@ -680,8 +663,7 @@ def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, 
 
 
 def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, width: int, height: int) -> list[Line]:
-    by_name = row_values.model.outline.group_by_name
-    groups = [by_name[name] for name in scope.groups]
+    groups = row_values.model.list_groups_of_row(scope)
     detail_rows = [
         (
             "asked",
@@ -839,27 +821,17 @@ def _list_detail_charts(
     ]
 
 
-def _list_group_error_shares(row_values: RowValues) -> list[float]:
-    """Returns the error share of each fusion group in network order, or an empty list if no share is positive.
-
-    Unknown and negative shares count as 0.
-    """
-    if row_values.measure is not ColourMeasure.SHARE:
-        return []
-    shares = [max(0.0, row_values.group_values.get(group.name, 0.0)) for group in row_values.model.outline.groups]
-    return shares if any(shares) else []
-
-
 def error_share_sparkline_lines(row_values: RowValues, group_names: Sequence[str], width: int) -> list[Line]:
     """Returns a sparkline of the error shares in network order. Marks below it show the given groups.
 
-    The list is empty if no shares are known.
+    Unknown and negative shares count as 0. The list is empty if no share is positive.
     """
-    shares, room = _list_group_error_shares(row_values), width - len(_DEPTH_TITLE) - 1
-    if not shares or room < 10:
+    groups, room = row_values.model.outline.groups, width - len(_DEPTH_TITLE) - 1
+    shares = [max(0.0, row_values.group_values.get(group.name, 0.0)) for group in groups]
+    if row_values.measure is not ColourMeasure.SHARE or not any(shares) or room < 10:
         return []
     cell_count = min(room, len(shares))
-    order = {group.name: index for index, group in enumerate(row_values.model.outline.groups)}
+    order = {group.name: index for index, group in enumerate(groups)}
     bins = {find_bin_of_index(order[name], len(shares), cell_count) for name in group_names if name in order}
     ticks = "".join("▲" if bin_number in bins else " " for bin_number in range(cell_count)).rstrip()
     return [

@@ -113,12 +113,6 @@ def builder_texts(builder: BuilderSummary) -> list[str]:
     return [f"{gpu} {title}", title] if gpu else [title]
 
 
-def engine_builder_text(engine_result: EngineResult) -> str:
-    """Returns the builder of an engine with its major and minor release: ``TensorRT 8.6``."""
-    name, _, version = engine_result.builder_name.rpartition(" ")
-    return f"{name} {'.'.join(version.split('.')[:2])}".strip()
-
-
 def built_column_title(session: Session, is_short: bool = False) -> str:
     """Returns the title of the column of built values: the builder, or the exported network if there is no builder."""
     builder = session.builder
@@ -126,12 +120,6 @@ def built_column_title(session: Session, is_short: bool = False) -> str:
         return "exported" if is_short else EXPORTED_NETWORK
     major = ".".join(builder.version.split(".")[:2])
     return f"{'RTX' if builder.name == 'tensorrt-rtx' else 'TRT'} {major}"
-
-
-def can_run_engines_here(session: Session) -> bool:
-    """Returns True if engines of this session's builder can run on this machine. Only then are their layers
-    reported."""
-    return session.builder is not None and session.builder.can_run
 
 
 # -- the verdict ----------------------------------------------------------------------------------------------------
@@ -319,15 +307,12 @@ def preview_refusal_text(session: Session) -> str:
     preview_refusal = preview.refusal if preview is not None else session.preview_refusal
     if preview_refusal is None:
         return ""
+    builder = preview.builder_text if preview is not None and preview.builder_release else "TensorRT-RTX"
     return (
         f"{preview_refusal.refusal_text}. {preview_refusal.next_step}"
         if preview_refusal.is_rtx_missing
-        else f"refused by {_preview_builder_name(preview)}: {preview_refusal.refusal_text}"
+        else f"refused by {builder}: {preview_refusal.refusal_text}"
     )
-
-
-def _preview_builder_name(preview: Preview | None) -> str:
-    return preview.builder_text if preview is not None and preview.builder_release else "TensorRT-RTX"
 
 
 def differs_in_preview(preview: Preview, group: FusionGroup, requested_precision: Precision) -> bool:

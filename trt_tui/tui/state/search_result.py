@@ -240,6 +240,11 @@ def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption,
         if engine is not None and engine.latency_ms
         else (f"{SIMULATED_MARK}{milliseconds_text(estimate)}" if estimate is not None else NOT_MEASURED)
     )
+    fp32_macs = sum(
+        tree_model.group_macs[group.name] or 0
+        for group in tree_model.outline.groups
+        if group.resolve_file_precision(option.config.precision_of(group)) is Precision.FP32
+    )
     name = session.config_names.get(option.config, "")
     relation = (
         option.relation if reduces_precision(tree_model.outline, option.config) else (f"{option.relation}, all in FP32")
@@ -257,7 +262,7 @@ def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption,
             "strong" if has_cursor else "",
         ),
         (str(len(option.config.find_raised_groups(tree_model.outline))), ""),
-        (f"{100 * _fp32_macs_share(tree_model, option.config):.0f}%" if tree_model.total_macs else "", ""),
+        (f"{100 * fp32_macs / tree_model.total_macs:.0f}%" if tree_model.total_macs else "", ""),
         (str(len(preview.kernels)) if preview is not None and preview.kernels else NOT_MEASURED, "dim"),
         (latency, ""),
         (value or NOT_MEASURED, value_style),
@@ -266,15 +271,6 @@ def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption,
         if option.outcome is not None
         else ("", ""),
     ]
-
-
-def _fp32_macs_share(tree_model: TreeModel, config: PrecisionConfig) -> float:
-    """Returns the share of the known MACs that a config runs in FP32."""
-    return sum(
-        tree_model.group_macs[group.name] or 0
-        for group in tree_model.outline.groups
-        if group.resolve_file_precision(config.precision_of(group)) is Precision.FP32
-    ) / (tree_model.total_macs or 1)
 
 
 def _target_value_title(session: Session) -> str:

@@ -57,7 +57,6 @@ from trt_tui.tui.state.engine_texts import (
     ShownEngine,
     builder_texts,
     built_column_title,
-    can_run_engines_here,
     find_shown_engine,
     fp32_engine_texts,
     quantized_time_share_text,
@@ -243,7 +242,7 @@ def fit_summary_table(session: Session, width: int) -> SummaryTable:
                 width=_OUTPUT_CELLS,
             ),
         )
-    shows_layers = is_wide and can_run_engines_here(session)
+    shows_layers = is_wide and session.builder is not None and session.builder.can_run
     hidden_titles = [*([] if shows_layers else ["gap"]), *([] if session.builder is not None else ["ms", "MB"])]
     built_columns = list_run_columns("built", titles | dict.fromkeys(hidden_titles, ""))
     if shows_layers:
