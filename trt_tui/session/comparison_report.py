@@ -35,6 +35,7 @@ from trt_tui.core.report.engine_blocks import (
 from trt_tui.core.report.json_record import (
     accuracy_record,
     cause_record,
+    drop_missing_values,
     error_metrics_record,
     list_run_record_keys,
     preview_record,
@@ -46,6 +47,7 @@ from trt_tui.core.report.run_columns import RunColumn, RunRow, list_error_run_co
 from trt_tui.errors import InputError, NotReadyError
 from trt_tui.formatting import (
     EXPORTED,
+    FP32_TITLE,
     NOT_MEASURED,
     SIMULATED_MARK,
     counted_noun_text,
@@ -142,7 +144,9 @@ def _comparison_sections(session: SessionState, runs_with_groups: Sequence[str])
     ]
     if session.results.reference_metric:
         name = next(iter(session.results.reference_metric))
-        head.append(f"{name} in {_metric_source_text(session)}: {_reference_metric_text(session)}")
+        reference = session.opened_network.reference
+        source = FP32_TITLE if reference is not None and not reference.has_metric_outputs else session.reference_name
+        head.append(f"{name} in {source}: {_reference_metric_text(session)}")
     if session.target is not None:
         head.append(f"target: {' and '.join(session.target_descriptions)}")
     head.append(
@@ -245,12 +249,6 @@ def _reference_metric_text(session: SessionState) -> str:
     )
 
 
-def _metric_source_text(session: SessionState) -> str:
-    """Returns the name of the run whose metric is printed above the table: the reference, or FP32."""
-    reference = session.opened_network.reference
-    return session.reference_name if reference is None or reference.has_metric_outputs else formatting.FP32_TITLE
-
-
 def _choose_runs_with_group_lines(session: SessionState) -> list[str]:
     """Returns the runs whose worst groups are listed: those that miss the target, or the last measured run if none
     does."""
@@ -331,7 +329,7 @@ def _list_reported_runs(session: SessionState) -> list[ReportedRun]:
         if fp32_engine is not None
         else []
     )
-    runs.append(ReportedRun(formatting.FP32_TITLE, RunRow(session.fp32_accuracy)))
+    runs.append(ReportedRun(FP32_TITLE, RunRow(session.fp32_accuracy)))
     for run in session.list_distinct_runs():
         results = session.get_run_results(run)
         runs += [
@@ -571,12 +569,12 @@ def stage_section(session: SessionState) -> Section:
                 *engine_layer_blocks(session.opened_network.outline, engine.engine_report),
             ]
         if engine is not None:
-            engine_parts.append(
-                [
-                    f"{name}: {text}"
-                    for text in (*_engine_latency_lines(engine), *filter(None, [engine.measurement_note]))
-                ]
+            graph_ms = engine.cuda_graph_ms
+            graph_text = (
+                f"{formatting.milliseconds_text(graph_ms[0])} as one CUDA graph" if graph_ms is not None else ""
             )
+            texts = filter(None, [graph_text, *engine.profile_latency_lines, engine.measurement_note])
+            engine_parts.append([f"{name}: {text}" for text in texts])
     results = {stage.run.name: session.target_outcome(accuracy) for stage, accuracy in stages}
     lines += [f"{name}: {result.text}" for name, result in results.items() if result is not None and result.reasons]
     return Section(
@@ -592,15 +590,6 @@ def stage_section(session: SessionState) -> Section:
             *engine_parts,
         ],
     )
-
-
-def _engine_latency_lines(engine: EngineResult) -> list[str]:
-    graph = (
-        f"{formatting.milliseconds_text(engine.cuda_graph_ms[0])} as one CUDA graph"
-        if engine.cuda_graph_ms is not None
-        else ""
-    )
-    return [*filter(None, [graph]), *engine.profile_latency_lines]
 
 
 def _stage_row(
@@ -655,21 +644,22 @@ def comparison_record(session: SessionState) -> dict[str, Any]:
         session.results.reference_sample_count,
         opened.reference,
     )
-    record["setup"] = session.setup_record
-    if session.targets:
-        record["target"] = session.targets_text
-    if session.execution_mode is not None:
-        record["simulation"] = {"level": session.execution_mode.name, "reason": session.execution_mode.reason}
-    if guard_warnings := session.guard_warnings:
-        record["guards"] = [warning_record(alarm) for alarm in guard_warnings]
-    if (stability := session.results.find_value(STABILITY, None)) is not None:
-        record["stability"] = stability.to_record()
-    if rows := session.list_stage_accuracies():
-        record["stages"] = [
-            stage_record(stage, accuracy) | target_outcome_record(session.target_outcome(accuracy))
-            for stage, accuracy in rows
-        ]
-        record["stages_say"] = session.stage_summary_lines()
+    mode, stability = session.execution_mode, session.results.find_value(STABILITY, None)
+    stages = [
+        stage_record(stage, accuracy) | target_outcome_record(session.target_outcome(accuracy))
+        for stage, accuracy in session.list_stage_accuracies()
+    ]
+    record |= drop_missing_values(
+        {
+            "setup": session.setup_record,
+            "target": session.targets_text or None,
+            "simulation": {"level": mode.name, "reason": mode.reason} if mode is not None else None,
+            "guards": list(map(warning_record, session.guard_warnings)) or None,
+            "stability": stability.to_record() if stability is not None else None,
+            "stages": stages or None,
+            "stages_say": session.stage_summary_lines() if stages else None,
+        }
+    )
     engine_checks, record_keys = session.list_engine_checks(), list_run_record_keys(runs)
     for run, config in session.list_run_configs().items():
         for kind, result in session.config_target_outcomes(config).items():
@@ -864,20 +854,19 @@ def best_method_missed_target_reason(session: SessionState) -> str:
 
 def method_comparison_record(session: SessionState) -> dict[str, Any]:
     """Builds the comparison of range methods as a JSON record."""
-    rows, (best, title) = [], find_best_range_method(session)
-    for row in _require_method_comparison(session).rows:
-        errors = row.accuracy.worst_errors
-        rows.append(
-            {
-                "method": row.method,
-                "sqnr_db": errors.sqnr_db if errors is not None else None,
-                "metric": dict(row.accuracy.metric),
-                "calibration_seconds": row.seconds,
-                "calibration_samples": row.samples,
-                "samples": row.accuracy.samples,
-                **target_outcome_record(session.target_outcome(row.accuracy)),
-            }
-        )
+    best, title = find_best_range_method(session)
+    rows = [
+        {
+            "method": row.method,
+            "sqnr_db": errors.sqnr_db if (errors := row.accuracy.worst_errors) is not None else None,
+            "metric": dict(row.accuracy.metric),
+            "calibration_seconds": row.seconds,
+            "calibration_samples": row.samples,
+            "samples": row.accuracy.samples,
+            **target_outcome_record(session.target_outcome(row.accuracy)),
+        }
+        for row in _require_method_comparison(session).rows
+    ]
     return {"calibration_methods": rows, "best": best.method, "ranked_by": title}
 
 

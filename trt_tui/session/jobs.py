@@ -146,11 +146,6 @@ class PendingRequests(dict[int, rq.Request]):
     def waiting_jobs(self) -> list[Job]:
         return [job for job in self._pending_jobs.values() if job.begin_time is None]
 
-    @property
-    def has_foreground_request(self) -> bool:
-        """True if the user waits for one of the pending requests."""
-        return any(request.job_kind.is_waited_for for request in self.values())
-
     def list_job_numbers(self, request_type: type[rq.Request]) -> list[int]:
         return [number for number, request in self.items() if isinstance(request, request_type)]
 

@@ -29,19 +29,17 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
     precision = group.resolve_file_precision(requested)
     details = session.results.find_value(GROUP_DETAILS, group.name) or GroupDetails()
     stats = details.tensors
-    amax_by_tensor: dict[str, float] = {}
-    if precision in QUANTIZED_TYPES:
-        amax_by_tensor = {
-            site.tensor: find_tensor_range(session, config, site.tensor, stats[site.tensor], QUANTIZED_TYPES[precision])
-            for site in group.activation_qdq_sites()
-            if site.tensor in stats
-        }
+    ranges = {
+        site.tensor: _find_tensor_range(session, config, site.tensor, stats[site.tensor], QUANTIZED_TYPES[precision])
+        for site in (group.activation_qdq_sites() if precision in QUANTIZED_TYPES else ())
+        if site.tensor in stats
+    }
     outline = session.outline
     judged_amax = {
         name: float(max(stats.maximum.max(), -stats.minimum.min()))
         for name, (_, stats) in (session.facts.input_stats or {}).items()
     }
-    for other in outline.groups if outline is not None and amax_by_tensor else ():
+    for other in outline.groups if outline is not None and ranges else ():
         if (errors := results.group_errors.get(other.name)) is not None and errors.ref_max is not None:
             judged_amax[other.final_tensor] = errors.ref_max
     norm = outline.zero_cost_support.norms.get(group.name) if outline is not None else None
@@ -55,8 +53,8 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
         results.accuracy is not None and results.accuracy.nonfinite_count > 0,
         are_shares_conclusive(results.shares),
         stats,
-        amax_by_tensor,
-        {tensor: range_source_text(session, config, tensor) for tensor in amax_by_tensor},
+        {tensor: amax for tensor, (amax, _) in ranges.items()},
+        {tensor: source for tensor, (_, source) in ranges.items()},
         details.facts,
         norm
         if norm is not None and len(norm.layers) > 1 and group.name not in list_normalisation_rewrites(config)
@@ -77,11 +75,6 @@ def _can_smooth(outline: NetworkOutline, config: PrecisionConfig, group: FusionG
     )
 
 
-def find_group_causes(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> tuple[Cause, ...]:
-    """Returns the causes of the loss at a group in a config; () if none of the known causes is found."""
-    return find_causes(collect_cause_facts(session, config, group))
-
-
 def find_worst_group_causes(session: SessionState, config: PrecisionConfig) -> dict[str, tuple[Cause, ...]]:
     """Returns the causes of the groups with the largest losses in a config, by group name, the worst first.
 
@@ -89,7 +82,7 @@ def find_worst_group_causes(session: SessionState, config: PrecisionConfig) -> d
     """
     outline = session.opened_network.outline
     return {
-        name: find_group_causes(session, config, outline.get_group(name))
+        name: find_causes(collect_cause_facts(session, config, outline.get_group(name)))
         for name in list_groups_to_explain(session.results.get_results_or_empty(config))
         if name in session.results.get_values(GROUP_DETAILS)
     }
@@ -134,7 +127,7 @@ def find_raised_group_causes(
         return None
     return next(
         (
-            find_group_causes(session, lowered, group)
+            find_causes(collect_cause_facts(session, lowered, group))
             for lowered in configs_before_raise
             if group.name in session.results.get_results_or_empty(lowered).group_errors
         ),
@@ -162,39 +155,24 @@ def list_configs_before_raise(
     ]
 
 
-def find_tensor_range(
+def _find_tensor_range(
     session: SessionState,
     config: PrecisionConfig,
     tensor: str,
     tensor_stats: TensorStats,
     quantized_type: QuantizedType,
-) -> float:
-    """Returns the range (amax) of a quantized tensor. The model file decides first, then the config, then the
-    calibration."""
-    if _uses_range_of_file(session, config, tensor):
-        return session.opened_network.outline.quantized_ranges[tensor]
+) -> tuple[float, str]:
+    """Returns the range (amax) of a quantized tensor, and its origin: "the file's", "own", or the name of the range
+    method.
+
+    The model file decides first, then the config, then the calibration.
+    """
+    outline, calibration = session.outline, session.calibration
+    if config.quantized is Precision.FILE and outline is not None and tensor in outline.quantized_ranges:
+        return outline.quantized_ranges[tensor], "the file's"
     if (range_choice := config.range_moves.get(tensor)) is not None:
-        return range_choice.amax
-    calibrated = (
-        select_ranges_for_type(session.calibration.range_table, quantized_type)
-        if session.calibration is not None
-        else {}
-    )
-    return calibrated.get(tensor, tensor_stats.amax)
-
-
-def range_source_text(session: SessionState, config: PrecisionConfig, tensor: str) -> str:
-    """Returns the origin of a tensor's range: "the file's", "own", or the name of the range method."""
-    if _uses_range_of_file(session, config, tensor):
-        return "the file's"
-    if (range_choice := config.range_moves.get(tensor)) is not None:
-        return "own" if range_choice.method == "user" else range_choice.method
-    return session.calibration.method if session.calibration is not None else ""
-
-
-def _uses_range_of_file(session: SessionState, config: PrecisionConfig, tensor: str) -> bool:
-    return (
-        config.quantized is Precision.FILE
-        and session.outline is not None
-        and (tensor in session.outline.quantized_ranges)
-    )
+        return range_choice.amax, "own" if range_choice.method == "user" else range_choice.method
+    if calibration is None:
+        return tensor_stats.amax, ""
+    calibrated = select_ranges_for_type(calibration.range_table, quantized_type)
+    return calibrated.get(tensor, tensor_stats.amax), calibration.method

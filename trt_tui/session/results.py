@@ -98,6 +98,7 @@ class SessionResults(dict[PrecisionConfig, ConfigResults]):
     @store_event_results.register
     def _store_reference_metric(self, event: ev.ReferenceMetricMeasured) -> None:
         self.reference_metric, self.reference_sample_count = dict(event.metric), event.samples
+        self.has_full_reference = event.final
 
     @store_event_results.register
     def _store_accuracy(self, event: ev.AccuracyMeasured) -> None:

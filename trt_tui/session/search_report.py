@@ -31,13 +31,12 @@ def search_text(session: Session) -> str:
 
 def search_markdown(session: Session) -> str:
     """Returns the report of a search in Markdown, with setup and warnings. Equal searches give the same text."""
-    warnings = [warning_lines(warning) for warning in session.guard_warnings]
     return report_markdown(
         f"Fix for {session.opened_network.outline.name}",
         [
             *_search_sections(session, with_times=False),
             Section("Setup", [[session.setup_text]]),
-            Section("Warnings", warnings),
+            Section("Warnings", list(map(warning_lines, session.guard_warnings))),
         ],
     )
 
@@ -143,22 +142,17 @@ def search_evidence_lines(session: Session, ended: SearchEnded, request: FindMix
     whether an engine confirmed the result.
     """
     held_out, result, exported = ended.held_out, ended.target_outcome, ended.exported
-    simulated_lines = [f"simulated: {result.text}"] if result is not None else []
-    reference_lines = [f"against {session.reference_name}"] if session.opened_network.reference is not None else []
-    reference_lines += filter(None, [session.opened_network.outline.reference_weights_text])
-    exported_lines = (
-        [exported.exported_result_text]
+    texts = (
+        f"against {session.reference_name}" if session.opened_network.reference is not None else "",
+        session.opened_network.outline.reference_weights_text,
+        f"simulated: {result.text}" if result is not None else "",
+        exported.exported_result_text
         if exported is not None and (result is None or exported.exported_result_text not in result.reasons)
-        else []
-    )
-    held_out_lines = [held_out_result_text(held_out)] if held_out is not None else []
-    return [
-        *reference_lines,
-        *simulated_lines,
-        *exported_lines,
-        *held_out_lines,
+        else "",
+        held_out_result_text(held_out) if held_out is not None else "",
         _engine_confirmation_text(session, ended, request),
-    ]
+    )
+    return [text for text in texts if text]
 
 
 def _engine_confirmation_text(session: Session, ended: SearchEnded, request: FindMixedPrecisionConfig) -> str:

@@ -25,7 +25,6 @@ from trt_tui.core.guards.guards import GuardFacts
 from trt_tui.core.lowering.edited_constants import replace_edited_file_precisions, without_stale_roundings
 from trt_tui.core.measure.causes import GROUP_DETAILS, list_groups_to_explain
 from trt_tui.core.measure.engine_agreement import (
-    QdqRemoval,
     UnusedQuantization,
     find_unused_quantization,
     find_used_quantization,
@@ -330,7 +329,6 @@ class Session(SessionState):
         self.filter_text, self.choice_reasons, self.group_change_times = "", {}, {}
         self.target_text = saved.target or None
         self.set_initial_target()
-        self.update_target_baseline()
         self._drop_moves_made_for_other_weights()
         self.config_names.get_config_name(self.config)
         if saved.note:
@@ -407,7 +405,6 @@ class Session(SessionState):
         if not self.is_searching:
             self.search_status = None
         self.set_initial_target()
-        self.update_target_baseline()
 
     def _keep_valid_ranges(self, previous_fingerprint: Fingerprint, current_fingerprint: Fingerprint) -> None:
         """Keeps the chosen ranges that are still valid after a file was replaced, and drops the others."""
@@ -465,7 +462,6 @@ class Session(SessionState):
     @_apply.register
     def _apply_reference_metric(self, event: ev.ReferenceMetricMeasured) -> None:
         self.results.store_event_results(event)
-        self.results.has_full_reference = event.final
         self.update_target_baseline(self.results.has_full_reference)
 
     @_apply.register
@@ -480,9 +476,11 @@ class Session(SessionState):
     @_apply.register
     def _apply_removed_qdq(self, event: ev.UnusedQdqRemoved) -> None:
         """Applies the config without unused Q/DQ, unless the user has changed the config since the request."""
-        if event.removal.groups and self.config == event.config:
-            self.apply_qdq_removal(event.removal)
-            self.log.append(event.removal.report_text)
+        removal = event.removal
+        if removal.groups and self.config == event.config:
+            groups = map(self.opened_network.outline.get_group, removal.move_reasons)
+            self.set_config(removal.config, groups, removal.move_reasons)
+            self.log.append(removal.report_text)
 
     @_apply.register
     def _apply_built_engine(self, event: ev.EngineBuilt) -> None:
@@ -508,7 +506,13 @@ class Session(SessionState):
 
     @_apply.register
     def _apply_requested_ranges(self, event: ev.RequestedRangesReady) -> None:
-        self.apply_ranges(event.ranges)
+        """Applies the ranges to their tensors as one change of the config."""
+        groups = [
+            group
+            for group in (self.outline.groups if self.outline is not None else ())
+            if any(site.tensor in event.ranges for site in group.activation_qdq_sites())
+        ]
+        self.set_config(self.config.with_moves(event.ranges), groups)
 
     @_apply.register
     def _store_command_answer(self, event: ev.CommandAnswer) -> None:
@@ -886,7 +890,18 @@ class Session(SessionState):
             if os.path.exists(existing_path):  # works for too long names too, for which Path.exists() raises
                 reason = "" if existing_path == path else "it is written beside the other"
                 raise InputError(f"{existing_path} exists", reason, "Choose another name, or overwrite it.")
-        self._refuse_overwriting_inputs([path, *companion_paths], None if format_name == "json" else self.config_path)
+        options = self.options
+        read_paths = list_input_files(
+            options.model,
+            options.reference,
+            options.data,
+            options.calib_data,
+            options.calib_cache,
+            options.metric,
+            options.production.timing_cache or None,
+            None if format_name == "json" else self.config_path,
+        )
+        refuse_overwriting_inputs([path, *companion_paths], read_paths)
         if format_name == "json":
             self.send_request(rq.WriteTextFile(str(path), precision_json_text(self)))
         elif format_name == "markdown":
@@ -933,20 +948,6 @@ class Session(SessionState):
             if config not in runs.values():
                 runs[run] = config
         self.send_request(rq.SaveOutputs(path, runs))
-
-    def _refuse_overwriting_inputs(self, written_paths: Iterable[Path], config_path: str | None) -> None:
-        options = self.options
-        read_paths = list_input_files(
-            options.model,
-            options.reference,
-            options.data,
-            options.calib_data,
-            options.calib_cache,
-            options.metric,
-            options.production.timing_cache or None,
-            config_path,
-        )
-        refuse_overwriting_inputs(written_paths, read_paths)
 
     # -- changes of the user --------------------------------------------------------------------------------------
 
@@ -1039,18 +1040,6 @@ class Session(SessionState):
         parse_amax(range_text)
         self.send_request(rq.SetRanges(self.config, tuple((tensor, range_text) for tensor in dict.fromkeys(tensors))))
 
-    def apply_ranges(self, range_moves: Mapping[str, RangeMove]) -> None:
-        """Applies ranges to tensors as one change of the config."""
-        outline = self.outline
-        self.set_config(
-            self.config.with_moves(range_moves),
-            [
-                group
-                for group in (outline.groups if outline is not None else ())
-                if any(site.tensor in range_moves for site in group.activation_qdq_sites())
-            ],
-        )
-
     def compare_range_methods(self, methods: Iterable[str] = RANGE_METHODS) -> None:
         """Requests the accuracy of the config with the ranges of each range method."""
         self.results.get_values(ev.METHOD_COMPARISON).clear()
@@ -1082,14 +1071,6 @@ class Session(SessionState):
             return
         tensors = tuple(tensor for tensor in list_range_tensors(outline) if tensor not in config.range_moves)
         self.send_request(rq.CalibrateRanges(method, tensors, config))
-
-    def apply_qdq_removal(self, removal: QdqRemoval) -> None:
-        """Makes the config without unused Q/DQ the current config, as one change."""
-        self.set_config(
-            removal.config,
-            [self.opened_network.outline.get_group(name) for name in removal.move_reasons],
-            removal.move_reasons,
-        )
 
     def adopt_search_config(self, config: PrecisionConfig, evaluation: Evaluation | None) -> bool:
         """Makes a config of the search page the current config, as one change.
@@ -1152,7 +1133,6 @@ class Session(SessionState):
         if state.target_text != (self.target_text or ""):
             self.target_text = state.target_text or None
             self.set_initial_target()
-            self.update_target_baseline()
         self.filter_text, self.choice_reasons = state.filter_text, dict(state.choice_reasons)
         self.config_names.restore_chosen_names(state.chosen_names)
         if self.config != earlier_config:

@@ -264,7 +264,8 @@ class SessionState:
     @property
     def is_busy(self) -> bool:
         """True if the session has pending requests. In the app, previews and toggles do not count."""
-        return bool(self.pending_requests) if not self.automatic else self.pending_requests.has_foreground_request
+        requests = self.pending_requests.values()
+        return any(request.job_kind.is_waited_for or not self.automatic for request in requests)
 
     @property
     def is_building(self) -> bool:
@@ -486,6 +487,7 @@ class SessionState:
         except InputError as error:
             # The text comes from a file, because a text from the command line is checked before a session exists.
             self._reject_target(error)
+        self.update_target_baseline(self.results.has_full_reference)
 
     def _reject_target(self, error: InputError) -> None:
         """Sets the default target instead of one that cannot be used. A guard warns of it."""

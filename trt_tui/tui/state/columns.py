@@ -507,9 +507,8 @@ def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
 
 
 def _toggle_title(row_values: RowValues, width: int) -> str:
-    value_title = row_values.metric_title
     return choose_fitting_text(
-        (f"{SIMULATED_MARK}{value_title} if FP32 ", f"{SIMULATED_MARK}if FP32 "), width
+        (f"{SIMULATED_MARK}{row_values.metric_title} if FP32 ", f"{SIMULATED_MARK}if FP32 "), width
     )  # ends as the values do
 
 

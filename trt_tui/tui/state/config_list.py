@@ -74,11 +74,8 @@ def config_table(session: Session, width: int) -> tuple[Line, list[tuple[Precisi
         accuracy, engine = results.accuracy, results.engine_result
         is_current = config == session.config
         error_style = "bad" if accuracy and accuracy.nonfinite_count else ""
-        built_spans = (
-            _engine_result_spans(session, engine)
-            if engine is not None
-            else _exported_run_spans(session, results.exported_run)
-        )
+        built_spans = _built_spans(session, engine if engine is not None else results.exported_run)
+        outcome_line = target_outcome_line(session.config_target_outcomes(config))
         configs.append(config)
         rows.append(
             [
@@ -88,41 +85,32 @@ def config_table(session: Session, width: int) -> tuple[Line, list[tuple[Precisi
                 *([(target_value_span(session, accuracy, has_built)[0], "")] if title else []),
                 (value_margin_text(margin_target, accuracy) if accuracy is not None else "", "dim"),
                 *built_spans[:built_count],
-                _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
+                ("".join(text for text, _ in outcome_line), outcome_line[0][1] if outcome_line else ""),
             ]
         )
     header, *lines = fit_table(columns, rows, width)
     return header, list(zip(configs, lines, strict=True))
 
 
-def _join_line_spans(line: Line) -> Span:
-    """Returns a line as one span, in the style of its first span."""
-    return "".join(text for text, _ in line), line[0][1] if line else ""
+def _built_spans(session: Session, run: EngineResult | ExportedRun | None) -> tuple[Span, Span]:
+    """Returns the value of a config's engine or exported network, and the latency of the engine.
 
-
-def _exported_run_spans(session: Session, exported_run: ExportedRun | None) -> tuple[Span, Span]:
-    """Returns the value of a config's exported network, and a dash in place of milliseconds.
-
-    Both are dashes if the session has a builder, because the column then contains values of engines.
+    An engine that cannot run here has its size in place of the value. A session with a builder has a dash for an
+    exported network, because the column then contains values of engines.
     """
-    if exported_run is None or session.builder is not None:
-        return (NOT_MEASURED, "dim"), (NOT_MEASURED, "dim")
-    if exported_run.accuracy is None:
-        return ("not executed", "dim"), (NOT_MEASURED, "dim")
-    return (target_value_span(session, exported_run.accuracy, False)[0].removesuffix(" dB"), ""), (NOT_MEASURED, "dim")
-
-
-def _engine_result_spans(session: Session, engine: EngineResult) -> tuple[Span, Span]:
-    """Returns the value of a config's engine and its latency; the size of the engine if it cannot run here."""
-    if engine.accuracy is None:
-        return (byte_size_text(engine.engine_bytes) if engine.engine_bytes is not None else "built", "dim"), (
-            NOT_MEASURED,
-            "dim",
-        )
-    latency = number_text(engine.latency_ms[0]) if engine.latency_ms else NOT_MEASURED
-    value_text = target_value_span(session, engine.accuracy, False)[0].removesuffix(" dB")
-    value_text = value_text if engine.is_built_as_requested else f"{OTHER_PRECISION_MARK}{value_text}"
-    return (value_text, ""), (latency, "")
+    engine = run if isinstance(run, EngineResult) else None
+    unknown = NOT_MEASURED, "dim"
+    if run is None or engine is None and session.builder is not None:
+        return unknown, unknown
+    if engine is None and run.accuracy is None:
+        return ("not executed", "dim"), unknown
+    if engine is not None and engine.accuracy is None:
+        return (byte_size_text(engine.engine_bytes) if engine.engine_bytes is not None else "built", "dim"), unknown
+    mark = OTHER_PRECISION_MARK if engine is not None and not engine.is_built_as_requested else ""
+    value_text = f"{mark}{target_value_span(session, run.accuracy, False)[0].removesuffix(' dB')}"
+    if engine is None:
+        return (value_text, ""), unknown
+    return (value_text, ""), (number_text(engine.latency_ms[0]) if engine.latency_ms else NOT_MEASURED, "")
 
 
 @dataclass(frozen=True)

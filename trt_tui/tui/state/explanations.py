@@ -164,43 +164,30 @@ def explain_cell(
     if column is not NAME_COLUMN:
         cell = row_cells.cells.get(column.id)
         spans = column.draw(cell, _VALUE_CELLS) if cell is not None else []
-        value = " ".join("".join(text for text, _ in spans).strip(f"█{BAR_BLOCKS}").split())
-        value = reason or value
+        value = reason or " ".join("".join(text for text, _ in spans).strip(f"█{BAR_BLOCKS}").split())
         marks = _find_cell_marks(row_values, column, group, "" if reason else value, row_cells.glyph)
     text = (
         f"No value: this row cannot run in a lower precision, because {reason}."
         if reason
         else _CELL_TEXTS[column.id](session, row_values, visible_row)
     )
-    next_texts = _next_step_texts(session, row_values, column, group, disabled_reason) if group is not None else []
-    next_steps = [("next", f"{', '.join(next_texts)}.")] if next_texts else []
+    effects = {
+        action: effect or _ROW_EFFECTS[action](session, row_values, group)
+        for action, effect in column.next_steps.items()
+        if group is not None and not disabled_reason(action)
+    }  # without impossible or useless actions
+    next_texts = [f"{shown_key(action)} {effect}" for action, effect in effects.items() if effect]
     return Explanation(
         column.title_text(row_values, _VALUE_CELLS).strip(),
         (
             ("how", text),
             ("what", _column_text(row_values, column)),
             *((mark.name, mark.explanation) for mark in marks),
-            *next_steps,
+            *([("next", f"{', '.join(next_texts)}.")] if next_texts else []),
         ),
         "" if column is NAME_COLUMN else row_cells.name,
         value,
     )
-
-
-def _next_step_texts(
-    session: Session,
-    row_values: RowValues,
-    column: LayerColumn,
-    group: FusionGroup,
-    disabled_reason: Callable[[str], str],
-) -> list[str]:
-    """Returns the keys that change a value of a group, with their effects, without impossible or useless actions."""
-    effects = {
-        action: effect or _ROW_EFFECTS[action](session, row_values, group)
-        for action, effect in column.next_steps.items()
-        if not disabled_reason(action)
-    }
-    return [f"{shown_key(action)} {effect}" for action, effect in effects.items() if effect]
 
 
 def _toggle_effect(session: Session, row_values: RowValues, group: FusionGroup) -> str:

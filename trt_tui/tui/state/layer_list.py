@@ -369,9 +369,13 @@ def _find_small_groups(row_values: RowValues) -> dict[LayerListView, frozenset[s
 
 
 def _share_sample_count_text(layer_list: LayerList) -> str:
-    """Returns on how many samples shares were measured, such as "samples 8-32"; "" for all samples, or without shares."""
+    """Returns on how many samples shares were measured, such as "samples 8-32"; "" for all samples, or without shares.
+
+    A note follows if the confidence intervals of the two largest shares overlap.
+    """
     session = layer_list.session
-    sample_counts = [share.samples for share in session.get_run_results("config").shares.values()]
+    shares = session.get_run_results("config").shares
+    sample_counts = [share.samples for share in shares.values()]
     all_samples = session.count_judging_samples(session.config)
     if not sample_counts or min(sample_counts) >= all_samples:
         return ""
@@ -380,15 +384,9 @@ def _share_sample_count_text(layer_list: LayerList) -> str:
         if min(sample_counts) < max(sample_counts)
         else counted_noun_text(min(sample_counts), "sample")
     )
-    return f"{counts_text}{_uncertain_order_text(layer_list)}"
-
-
-def _uncertain_order_text(layer_list: LayerList) -> str:
-    """Returns a note if the confidence intervals of the two largest shares overlap; "" if not."""
-    shares = layer_list.session.get_run_results("config").shares
     first, second = (*layer_list.row_values.group_names_worst_first[:2], "", "")[:2]
     is_uncertain = first in shares and second in shares and shares[first].overlaps(shares[second])
-    return ", order not certain" if is_uncertain else ""
+    return f"{counts_text}, order not certain" if is_uncertain else counts_text
 
 
 def view_title(layer_list: LayerList) -> str:

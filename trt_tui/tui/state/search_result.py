@@ -249,7 +249,11 @@ def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption,
     relation = (
         option.relation if reduces_precision(tree_model.outline, option.config) else (f"{option.relation}, all in FP32")
     )
-    value, value_style = _option_value_span(session, option)
+    value, value_style = (
+        (option.evaluation.target_result.value_text, "")
+        if option.accuracy is None and option.evaluation is not None
+        else target_value_span(session, option.accuracy)
+    )
     margin = value_margin_text(session.target or Target("sqnr", 0.0), option.accuracy) if option.accuracy else ""
     addition = (
         f" {SIMULATED_MARK}{option.simulated_outcome.outcome.value}" if option.simulated_outcome is not None else ""
@@ -277,12 +281,6 @@ def _target_value_title(session: Session) -> str:
     if session.target is not None and session.target.kind == "metric":
         return next(iter(session.results.reference_metric), "metric").rpartition(":")[2]
     return session.target.bounded_value.title if session.target is not None else "SQNR"
-
-
-def _option_value_span(session: Session, option: SearchOption) -> Span:
-    if option.accuracy is None and option.evaluation is not None:
-        return (option.evaluation.target_result.value_text, "")
-    return target_value_span(session, option.accuracy)
 
 
 def search_check_texts(session: Session, search_status: SearchStatus, option: SearchOption) -> list[str]:

@@ -57,20 +57,6 @@ def split_running_and_waiting_jobs(session: Session) -> tuple[list[Job], list[Jo
     return running, waiting
 
 
-def _job_phase_text(job: Job) -> str:
-    phase = job.phase.removeprefix("building: ")
-    return "" if phase[:_SAME_PREFIX_CHARACTERS] == job.title[:_SAME_PREFIX_CHARACTERS] else phase
-
-
-def _job_progress_texts(job: Job) -> tuple[str, str]:
-    """Returns the progress of a job, or its elapsed time if its progress is unknown, and the remaining time."""
-    progress = job.progress
-    if progress is None:
-        seconds = job.phase_duration_s
-        return (f", {elapsed_text(seconds)}" if seconds >= 1 else "", "")
-    return f" {progress.done}/{progress.total}", _time_left_text(job)
-
-
 def _time_left_text(job: Job) -> str:
     return f", {elapsed_text(job.left_s)} left" if job.left_s is not None else ""
 
@@ -83,8 +69,11 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
     """
     if job.is_stopping:
         return [f"stopping: {job.title}", "stopping"]
-    progress_text, time_left = _job_progress_texts(job)
-    search_status = session.search_status
+    search_status, progress_text = session.search_status, ""
+    if job.progress is not None:
+        progress_text = f" {job.progress.done}/{job.progress.total}"
+    elif job.phase_duration_s >= 1:
+        progress_text = f", {elapsed_text(job.phase_duration_s)}"
     if search_status is not None and search_status.request is job.request and search_status.progress is not None:
         progress = search_status.progress
         tried = shorten_middle(progress.group, 24) if progress.group else f"{len(progress.trial_groups)} raised"
@@ -97,8 +86,8 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
         ]
     else:
         texts = [
-            f"{_job_title_text(job)}{progress_text}{time_left}",
-            f"{job.title}{progress_text}{time_left}",
+            f"{_job_title_text(job)}{progress_text}{_time_left_text(job)}",
+            f"{job.title}{progress_text}{_time_left_text(job)}",
             f"{job.title}{progress_text}",
             job.title,
             job.title.partition(" of ")[0],
@@ -187,8 +176,9 @@ def job_table(session: Session, width: int) -> tuple[Line, list[tuple[Job, Line]
 
 
 def _job_title_text(job: Job) -> str:
-    phase = _job_phase_text(job)
-    return f"{job.title}: {phase}" if phase and job.end_time is None else job.title
+    phase = job.phase.removeprefix("building: ")
+    is_repeated = phase[:_SAME_PREFIX_CHARACTERS] == job.title[:_SAME_PREFIX_CHARACTERS]
+    return f"{job.title}: {phase}" if phase and not is_repeated and job.end_time is None else job.title
 
 
 def _job_state_text(job: Job) -> tuple[str, str]:
@@ -333,16 +323,18 @@ def next_step_hint(
     if engine_hint := _engine_hint(session, row_values, cursor_group):
         return engine_hint
     is_reached = config_meets_target_simulated(session, session.config)
-    if is_reached is None and session.target is not None and not reduces_precision(session.outline, session.config):
-        return Hint(
-            (
-                f"every row is in FP32: {shown_key('undo')} undoes, or {shown_key('toggle')} lowers a row",
-                f"{shown_key('toggle')} lowers a row",
-            ),
-            ("toggle",),
+    if is_reached is None and session.target is not None:
+        return (
+            Hint()
+            if reduces_precision(session.outline, session.config)
+            else Hint(
+                (
+                    f"every row is in FP32: {shown_key('undo')} undoes, or {shown_key('toggle')} lowers a row",
+                    f"{shown_key('toggle')} lowers a row",
+                ),
+                ("toggle",),
+            )
         )
-    if is_reached is None:
-        return _raise_row_hint(session, row_values, cursor_group) if session.target is None else Hint()
     if not is_reached:
         return _raise_row_hint(session, row_values, cursor_group)
     if _has_failed_build(session):
@@ -379,15 +371,12 @@ def _exported_config_hint(session: Session) -> Hint:
 
 def _has_failed_build(session: Session) -> bool:
     """Returns True if the last build of the current config, or the last execution of its export, failed."""
-    outcome = next(
-        (
-            job.outcome
-            for job in reversed(session.pending_requests.jobs)
-            if isinstance(job.request, BuildEngine) and job.request.config == session.config
-        ),
-        "",
-    )
-    return outcome == FAILED
+    outcomes = [
+        job.outcome
+        for job in session.pending_requests.jobs
+        if isinstance(job.request, BuildEngine) and job.request.config == session.config
+    ]
+    return outcomes[-1:] == [FAILED]
 
 
 def _search_key_text(session: Session) -> str:
@@ -493,8 +482,6 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
 
 def count_rows_to_raise_for_target(session: Session, config_results: ConfigResults) -> int | None:
     """Returns the number of worst rows that must be raised together to meet the target; None if it is unknown."""
-    if session.target is None:
-        return None
     return next(
         (
             count
@@ -507,40 +494,23 @@ def count_rows_to_raise_for_target(session: Session, config_results: ConfigResul
 
 def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> Hint:
     """Returns the hint that follows from the engine or the executed export of the config; empty if neither exists."""
-    result, exported_run = (
-        session.get_run_results("config").engine_result,
-        session.get_run_results("config").exported_run,
-    )
-    is_simulated_met = config_meets_target_simulated(session, session.config)
-    export = _exported_config_hint(session) or Hint(
-        (f"next: {shown_key('export')} exports precision.json", f"next: {shown_key('export')} exports"), ("export",)
-    )
-    if result is None and exported_run is not None:
-        if is_simulated_met and meets_target(session, exported_run.accuracy) is False:
-            return _raise_row_hint(session, row_values, cursor_group, "the exported network misses the target: ")
-        return export if is_simulated_met else Hint()
-    if result is None:
+    results = session.get_run_results("config")
+    engine, is_simulated_met = results.engine_result, config_meets_target_simulated(session, session.config)
+    run = engine if engine is not None else results.exported_run
+    if run is None:
         return Hint()
     if alert_line := engine_texts.engine_alert_text(session):
         return Hint((f"engine: {alert_line}",))
-    if result.accuracy is None and export.actions:
-        export = Hint(
-            (
-                f"next: {shown_key('export')} exports; the engine was built but cannot run here",
-                f"next: {shown_key('export')} exports",
-            ),
-            ("export",),
-        )
-    passes = meets_target(session, result.accuracy) if result.accuracy is not None else None
-    if passes is None:
-        return export if is_simulated_met else Hint()
-    if not passes:
-        return (
-            _raise_row_hint(session, row_values, cursor_group, "the build misses the target: ")
-            if is_simulated_met
-            else Hint()
-        )
-    return export
+    passes = meets_target(session, run.accuracy)
+    if not is_simulated_met and not (passes and engine is not None):
+        return Hint()
+    if passes is False:
+        run_name = "build" if engine is not None else "exported network"
+        return _raise_row_hint(session, row_values, cursor_group, f"the {run_name} misses the target: ")
+    key_text = f"next: {shown_key('export')} exports"
+    cannot_run = engine is not None and engine.accuracy is None
+    long_text = f"{key_text}; the engine was built but cannot run here" if cannot_run else f"{key_text} precision.json"
+    return _exported_config_hint(session) or Hint((long_text, key_text), ("export",))
 
 
 STOPPED_OPENING_TEXT = "The opening of the network was stopped"
