@@ -665,11 +665,16 @@ def comparison_record(session: SessionState) -> dict[str, Any]:
         for kind, result in session.config_target_outcomes(config).items():
             record["runs"][record_keys[run, kind]] |= target_outcome_record(result)
         run_record, engine_record = record["runs"].get(run, {}), record["runs"].get(f"{run}-engine", {})
-        if run == "config" and session.config.uses_only_file_precisions:
-            run_record["as_in_file"] = True
         preview = session.results.get_results_or_empty(config).preview
-        if preview is not None and preview.refusal is None:
-            run_record["preview"] = preview_record(opened.outline, config, preview)
+        run_record |= drop_missing_values(
+            {
+                "as_in_file": run == "config" and session.config.uses_only_file_precisions or None,
+                "preview": preview_record(opened.outline, config, preview)
+                if preview is not None and preview.refusal is None
+                else None,
+                **_causes_record(find_worst_group_causes(session, config)),
+            }
+        )
         if engine_record and (divergence := session.find_engine_divergence(run)) is not None:
             engine_record["layers_read"]["parts_at"] = {
                 "group": divergence.group_name,
@@ -678,7 +683,6 @@ def comparison_record(session: SessionState) -> dict[str, Any]:
             }
         if run in engine_checks:
             engine_record["to_check"] = engine_checks[run]
-        run_record |= _causes_record(find_worst_group_causes(session, config))
     return record
 
 

@@ -242,7 +242,7 @@ class Presenter(ReliableTimers, Screen[None]):
 
     def focus_heat_map(self, group_name: str = "") -> None:
         """Fills the heat map, focuses it, and moves its cursor to the cell of a group."""
-        self.heat_map.show_blocks(self.layer_list.tree_model.blocks, self.layer_list.row_values)
+        self.heat_map.show_blocks(self.layer_list.row_values)
         self.heat_map.move_cursor_to_group(group_name)
         self.heat_map.focus()
 
@@ -458,7 +458,7 @@ class Presenter(ReliableTimers, Screen[None]):
         if not rows:
             tree.show_placeholder([[], [(f"   nothing matches; {shown_key('close')} clears the filter", "dim")]])
         if self.heat_map.display:
-            self.heat_map.show_blocks(layer_list.tree_model.blocks, layer_list.row_values)
+            self.heat_map.show_blocks(layer_list.row_values)
 
     def draw_layer_tree_header(self) -> None:
         """Draws the column titles of the layer list."""

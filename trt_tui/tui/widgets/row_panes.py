@@ -44,15 +44,16 @@ class BlockMap(LinePane):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.blocks: BlockMatrix | None = None
+        self.blocks = BlockMatrix((), (), ())
         self._row_values: RowValues | None = None
         self.role_index = 0
         self.column_index = -1
         self._first_column = 0
         self._notes: dict[int, str] = {}
 
-    def show_blocks(self, blocks: BlockMatrix | None, row_values: RowValues) -> None:
+    def show_blocks(self, row_values: RowValues) -> None:
         """Shows the blocks of a network, and repaints only the lines that changed."""
+        blocks = row_values.model.blocks or self.blocks
         if blocks is not self.blocks or self._row_values is None or row_values.config != self._row_values.config:
             self._notes = {}
         self.blocks, self._row_values = blocks, row_values
@@ -61,8 +62,6 @@ class BlockMap(LinePane):
     @property
     def cursor_group_names(self) -> tuple[str, ...]:
         """The names of the fusion groups under the cursor: the groups of a cell, or of all cells of a role."""
-        if self.blocks is None:
-            return ()
         cells = self.blocks.cells[self.role_index]
         if self.column_index < 0:
             return tuple(name for cell in cells for name in cell)
@@ -70,7 +69,7 @@ class BlockMap(LinePane):
 
     def move_cursor_to_group(self, group_name: str) -> None:
         """Moves the cursor to the cell of a fusion group, if the group is in a block."""
-        for role, cells in enumerate(self.blocks.cells if self.blocks is not None else ()):
+        for role, cells in enumerate(self.blocks.cells):
             for column, names in enumerate(cells):
                 if group_name in names:
                     self.move_cursor(role - self.role_index, column - self.column_index)
@@ -78,8 +77,6 @@ class BlockMap(LinePane):
 
     def move_cursor(self, down: int = 0, right: int = 0) -> None:
         """Moves the cursor by some roles and blocks, within the bounds of the heat map."""
-        if self.blocks is None:
-            return
         role = max(0, min(self.role_index + down, len(self.blocks.roles) - 1))
         column = max(-1, min(self.column_index + right, len(self.blocks.columns) - 1))
         if (role, column) == (self.role_index, self.column_index):
@@ -94,15 +91,13 @@ class BlockMap(LinePane):
 
     @property
     def _label_width(self) -> int:
-        roles = self.blocks.roles if self.blocks is not None else ()
-        room = self.size.width - _NOTE_CELLS - _MIN_BLOCK_CELLS * len(self.blocks.columns if self.blocks else ())
-        return min(max(20, room), max(map(cell_width, roles), default=0))
+        room = self.size.width - _NOTE_CELLS - _MIN_BLOCK_CELLS * len(self.blocks.columns)
+        return min(max(20, room), max(map(cell_width, self.blocks.roles), default=0))
 
     @property
     def _cell_width(self) -> int:
-        columns = self.blocks.columns if self.blocks is not None else ()
-        widest = max((len(column) for column in columns), default=1)
-        roomy = self._blocks_width // max(1, len(columns))
+        widest = max(map(len, self.blocks.columns), default=1)
+        roomy = self._blocks_width // max(1, len(self.blocks.columns))
         return max(widest + 1, _MIN_BLOCK_CELLS, min(5, roomy))
 
     @property
@@ -116,14 +111,13 @@ class BlockMap(LinePane):
 
     @property
     def _line_count(self) -> int:
-        """The number of lines: the header, the roles, the text of the cell and the legend, or one message."""
-        return len(self.blocks.roles) + 3 if self.blocks is not None else 1
+        """The number of lines: the header, the roles, the text of the cell and the legend."""
+        return len(self.blocks.roles) + 3
 
     def build_line(self, index: int) -> Line:
         """Implements `LinePane.build_line`."""
-        if self.blocks is None or self._row_values is None:
-            text = "This network does not repeat: no scope occurs three times or more."
-            return [(f" {text}", "dim")] if index == 0 else []
+        if self._row_values is None:
+            return []
         role, shown = index - 1, slice(self._first_column, self._first_column + self._visible_column_count)
         if index == 0:
             titles = [(name, "dim") for name in self.blocks.columns[shown]]
@@ -176,13 +170,10 @@ class BlockMap(LinePane):
 
     def on_resize(self, event: events.Resize) -> None:
         self._drawn_lines = {}
-        if self.blocks is not None:
-            self.virtual_size = Size(self.size.width, self._line_count)
+        self.virtual_size = Size(self.size.width, self._line_count)
 
     def on_click(self, event: events.Click) -> None:
         """Moves the cursor to the clicked cell, or to the clicked label of a row. A right click also explains the cell."""
-        if self.blocks is None:
-            return
         role = event.y + self.scroll_offset.y - 1
         if 0 <= role < len(self.blocks.roles):
             column = self._first_column + (event.x - self._label_width - 3) // self._cell_width
