@@ -61,9 +61,6 @@ class Job:
         self.progress = progress if progress.total and not is_over else None
         self.progress_time = time.monotonic()
 
-    def mark_ended(self, outcome: str) -> None:
-        self.outcome, self.end_time, self.progress = outcome, time.monotonic(), None
-
     @property
     def left_s(self) -> float | None:
         """The last estimate of the time left in seconds; None if there is none, or the estimate has expired."""
@@ -115,7 +112,7 @@ class PendingRequests(dict[int, rq.Request]):
         """Removes a request that has ended. Returns its job, or None if the request was not pending."""
         self.pop(job_number, None)
         if (job := self._pending_jobs.pop(job_number, None)) is not None:
-            job.mark_ended(outcome)
+            job.outcome, job.end_time, job.progress = outcome, time.monotonic(), None
         return job
 
     def mark_jobs_stopped(self, job_numbers: Iterable[int]) -> None:

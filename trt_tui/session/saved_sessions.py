@@ -481,18 +481,13 @@ class SessionFolder:
 
     def _lock_unused_file(self, structure_hash: str) -> None:
         """Locks the first session file that does not exist and that no other program has locked."""
+        stem = _session_file_stem(structure_hash)
+        names = [stem, *(f"{stem}-{number}" for number in range(2, MAX_SESSIONS))]
         any(
             self._lock_session_file(path, None) is None
-            for path in self._list_session_paths(structure_hash)
+            for path in (self.folder / f"{name}.json" for name in names)
             if not path.exists()
         )
-
-    def _list_session_paths(self, structure_hash: str) -> list[Path]:
-        names = [
-            _session_file_stem(structure_hash),
-            *(f"{_session_file_stem(structure_hash)}-{number}" for number in range(2, MAX_SESSIONS)),
-        ]
-        return [self.folder / f"{name}.json" for name in names]
 
     def _lock_session_file(self, path: Path, version: FileStamp | None) -> str | None:
         """Locks a session file for this program. Returns the reason if the file cannot be locked.

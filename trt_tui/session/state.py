@@ -189,8 +189,8 @@ class SessionState:
     @property
     def reference_name(self) -> str:
         """The name of the reference that errors are computed against: "FP32", or the file of the reference."""
-        named = self._opened_network.reference if self._opened_network is not None else None
-        return named.name if named is not None else "FP32"
+        opened = self._opened_network
+        return opened.reference.name if opened is not None and opened.reference is not None else "FP32"
 
     @property
     def fp32_accuracy(self) -> Accuracy | None:

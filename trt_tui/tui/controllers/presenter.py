@@ -531,19 +531,13 @@ class Presenter(ReliableTimers, Screen[None]):
         ]
 
     def _list_replaced_action_labels(self) -> dict[str, str]:
-        """Returns the labels of actions whose effect differs now, by action id: back from FP32, and the result of a
-        search."""
-        search_status = self.session.search_status
+        """Returns the labels of actions whose effect differs now, by action id: the default precision that selected rows
+        in FP32 return to, and the result of a search."""
+        config, search_status = self.session.config, self.session.search_status
+        groups = [group for group in self.list_chosen_groups() if len(group.allowed_precisions) > 1]
+        labels = {}
+        if groups and all(config.precision_of(group) is Precision.FP32 for group in groups):
+            default = config.default_precision_of(groups[0])
+            labels = {"toggle": groups[0].precision_label(default)} if default is not Precision.FP32 else {}
         has_result = search_status is not None and search_status.best_config is not None
-        return {**self._list_toggle_labels(), **({"find": "result"} if has_result else {})}
-
-    def _list_toggle_labels(self) -> dict[str, str]:
-        """Returns the label of the toggle key if it returns the selected rows from FP32 to their default; {} if not."""
-        config, groups = (
-            self.session.config,
-            [group for group in self.list_chosen_groups() if len(group.allowed_precisions) > 1],
-        )
-        if not groups or any(config.precision_of(group) is not Precision.FP32 for group in groups):
-            return {}
-        default = config.default_precision_of(groups[0])
-        return {"toggle": groups[0].precision_label(default)} if default is not Precision.FP32 else {}
+        return {**labels, **({"find": "result"} if has_result else {})}

@@ -254,10 +254,13 @@ class SearchController(Presenter):
                     f"{shown_key('find')} shows the best of the stopped search: {best_evaluation_text(search_status)}"
                 )
             return
-        result = search_status.end_event.result
+        result, exported = search_status.end_event.result, search_status.end_event.exported
         session.log.extend(search_text(session).splitlines())
         if result.config == session.config and result.is_met:
-            self.show_message(f"nothing to do: {result.summary}{_missing_export_execution_text(search_status)}", "")
+            doubt = (
+                f"; PASS?: {exported.exported_result_text}" if exported is not None and exported.is_met is None else ""
+            )
+            self.show_message(f"nothing to do: {result.summary}{doubt}", "")
         else:
             outcome = search_status.end_event.target_outcome
             result_text = f"{outcome.outcome.value}, " if outcome is not None else ""
@@ -273,9 +276,3 @@ class SearchController(Presenter):
                 f"{shown_key('find')} shows what the search found: {result_text}{summary}",
                 "" if search_status.is_target_met else "warn",
             )
-
-
-def _missing_export_execution_text(search_status: SearchStatus) -> str:
-    """Returns the reason why the exported network of a search was not executed, for the final message; "" if it was."""
-    exported = search_status.end_event.exported if search_status.end_event is not None else None
-    return f"; PASS?: {exported.exported_result_text}" if exported is not None and exported.is_met is None else ""

@@ -359,16 +359,14 @@ class HelpPage(Dialog):
             entry = self._build_entry(names, action.help, shown_reason, bool(disabled_reason))
             options.append(Option(entry, id=action.id))
             previous_reason = disabled_reason
-        options = (
-            self._build_glossary_entries(terms) + options
-            if self._is_term_name(terms)
-            else (options + self._build_glossary_entries(terms))
-        )
+        entries, typed = self._build_glossary_entries(terms), " ".join(terms)
+        is_term = any(term.is_named(typed) for listed in self.terms.values() for term in listed)
+        is_key = any(typed == key_text(key) for action in self.actions for key in get_action_keys(action.id))
+        options = entries + options if is_term and not is_key else options + entries
         if not options:
             term_names = [
                 name for listed in self.terms.values() for term in listed for name in (term.name, *term.other_names)
             ]
-            typed = " ".join(terms)
             hint = (
                 suggestion_question(find_similar_names(typed, term_names))
                 or "Without a word, the list shows all entries."
@@ -376,14 +374,6 @@ class HelpPage(Dialog):
             options = [Option(Content(f"Nothing is named {typed}. {hint}"), disabled=True)]
         choices.set_options(options)
         choices.highlighted = next((index for index, choice in enumerate(options) if choice.id is not None), None)
-
-    def _is_term_name(self, search_terms: list[str]) -> bool:
-        """Returns True if the typed text is the name of a word and not of a key. In this case words are listed
-        first."""
-        text = " ".join(search_terms)
-        return any(term.is_named(text) for terms in self.terms.values() for term in terms) and not any(
-            text == key_text(key) for action in self.actions for key in get_action_keys(action.id)
-        )
 
     def _build_glossary_entries(self, search_terms: list[str]) -> list[Option]:
         """Returns the entries of the words that match all typed words. A word with exactly the typed name is first."""

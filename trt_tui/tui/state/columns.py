@@ -373,10 +373,6 @@ def _engine_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
     return f"{other_count} {OTHER_PRECISION_MARK}" if other_count else "", row_values.engine_text_style(other_count > 0)
 
 
-def _engine_title(row_values: RowValues, _: int) -> str:
-    return f"in {row_values.engine_config_name}" if row_values.engine_config_name else "engine"
-
-
 # -- the share ------------------------------------------------------------------------------------------------------
 
 
@@ -506,12 +502,6 @@ def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
     return [(value_text, toggle.value_style), (f"{outcome:<{width - len(value_text)}}", toggle.outcome_style)]
 
 
-def _toggle_title(row_values: RowValues, width: int) -> str:
-    return choose_fitting_text(
-        (f"{SIMULATED_MARK}{row_values.metric_title} if FP32 ", f"{SIMULATED_MARK}if FP32 "), width
-    )  # ends as the values do
-
-
 def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
     """Returns the measured milliseconds of a row; its fraction of all MACs if no times were measured."""
     row, model = visible_row.row, row_values.model
@@ -562,11 +552,6 @@ def _toggle_sort_key(row_values: RowValues, group: FusionGroup) -> tuple[object,
     return None if margin is None else (-margin,)
 
 
-def _cost_sort_values(row_values: RowValues) -> dict[str, float]:
-    costs = row_values.group_times or row_values.model.group_macs
-    return {name: float(cost) for name, cost in costs.items() if cost is not None and cost > 0}
-
-
 # -- the table ------------------------------------------------------------------------------------------------------
 
 NAME_COLUMN = LayerColumn(
@@ -615,7 +600,9 @@ TOGGLE_COLUMN = LayerColumn(
     max_width=21,
     rank=7,
     order_title="value if FP32",
-    title_text=_toggle_title,
+    title_text=lambda row_values, width: choose_fitting_text(
+        (f"{SIMULATED_MARK}{row_values.metric_title} if FP32 ", f"{SIMULATED_MARK}if FP32 "), width
+    ),  # ends as the values do
     cell=_toggle_cell,
     draw=_draw_toggle,
     compute_sort_values=_make_sort_value_function(_toggle_sort_key),
@@ -665,7 +652,9 @@ LAYER_COLUMNS = (
         width=9,
         narrower_widths={4: 7, 6: 0},
         order_title="engine",
-        title_text=_engine_title,
+        title_text=lambda row_values, width: (
+            f"in {row_values.engine_config_name}" if row_values.engine_config_name else "engine"
+        ),
         cell=_engine_cell,
         draw=lambda cell, width: [(shorten_middle(cell[0], width), cell[1])],
         compute_sort_values=_make_sort_value_function(_engine_sort_key),
@@ -687,7 +676,9 @@ LAYER_COLUMNS = (
         title_text=lambda row_values, width: "ms " if row_values.group_times else "MACs ",
         cell=_cost_cell,
         draw=lambda text, width: [(f"{shorten_number_in_text(text, width - 1)} ", "dim")],
-        compute_sort_values=_cost_sort_values,
+        compute_sort_values=lambda row_values: {
+            name: float(cost) for name, cost in (row_values.group_times or row_values.model.group_macs).items() if cost
+        },
         is_additive=True,
         names=("ms", "MACs"),
         explanation="The milliseconds that the engine spends in the row; without times, the row's share of the "
