@@ -204,8 +204,7 @@ class PrecisionController(Presenter):
     def do_barrier(self) -> None:
         """Adds or removes a fusion barrier behind the selected fusion group."""
         group = self.current_group
-        if group is None:
-            return
+        assert group is not None, "the action is refused without one group"
         self.session.toggle_barrier(group)
         self.handle_config_change()
         is_barrier = group.final_tensor in self.session.config.get_moves(BarrierMove)

@@ -388,7 +388,7 @@ class Presenter(ReliableTimers, Screen[None]):
         """Draws all panes; only cells that differ are written to the terminal."""
         if not self.is_mounted:
             return
-        if self.is_covered_by_page and self.layer_list.has_row_values:
+        if self.is_covered_by_page and self.layer_list.is_network_open:
             self.layer_list.update_row_values()
             return
         session, width = self.session, self.screen_width
@@ -398,8 +398,8 @@ class Presenter(ReliableTimers, Screen[None]):
             self.set_class(self.layer_list.tree_model.blocks is not None, "-repeats")
         size = self.outer_size
         self.text_pane("small").lines = [[], [(f" trt-tui needs 60×15, this is {size.width}×{size.height}", "")]]
-        with_row_values = with_row_values or not self.layer_list.has_row_values  # a newly opened network has none
-        if self.layer_list.is_network_open and with_row_values:
+        with_row_values = with_row_values or not self.layer_list.is_network_open  # a newly opened network has none
+        if outline is not None and with_row_values:
             self.has_stale_values = False
             self.layer_list.update_row_values(self.is_cursor_resting)
         self.text_pane("header").lines = [summary.header_line(session, width, self.status.failure is not None)]
@@ -408,7 +408,7 @@ class Presenter(ReliableTimers, Screen[None]):
         )
         self.query_one("#left").styles.width = (
             choose_list_width(self.layer_list.row_values, width)
-            if is_beside and self.layer_list.has_row_values
+            if is_beside and self.layer_list.is_network_open
             else None
         )
         panel = self.text_pane("verdict")
@@ -462,7 +462,7 @@ class Presenter(ReliableTimers, Screen[None]):
 
     def draw_layer_tree_header(self) -> None:
         """Draws the column titles of the layer list."""
-        if self.layer_list.has_row_values:
+        if self.layer_list.is_network_open:
             row_values = self.layer_list.row_values
             columns = fit_columns(self.layer_tree.row_width or self.screen_width, row_values.has_engines)
             self.text_pane("tree-header").lines = [column_title_line(columns, row_values, self.layer_list.sort_column)]
@@ -473,7 +473,7 @@ class Presenter(ReliableTimers, Screen[None]):
             return
         pane, title_rule = self.text_pane("detail"), self.title_rule("detail")
         width, height = pane.size.width or self.screen_width, pane.size.height or 3
-        if not self.layer_list.has_row_values:
+        if not self.layer_list.is_network_open:
             pane.lines = []
             title_rule.set_texts(fill_in_keys("{pane_detail} Detail"))
             return
@@ -499,7 +499,7 @@ class Presenter(ReliableTimers, Screen[None]):
         session = self.session
         warning = first_warning_text(session.shown_warnings) if session.outline is not None else ""
         title = f"! {warning}" if warning else ""
-        has_legend = self.layer_list.has_row_values and self.layer_list.view is not LayerListView.BLOCKS
+        has_legend = self.layer_list.is_network_open and self.layer_list.view is not LayerListView.BLOCKS
         self.title_rule("job").set_texts(
             title,
             sign_legend_text(self.layer_tree.visible_signs, self.screen_width - cell_width(title) - 10)
@@ -515,7 +515,7 @@ class Presenter(ReliableTimers, Screen[None]):
         if self.is_covered_by_page:
             return
         session, group = self.session, self.current_group
-        row_values = self.layer_list.row_values if self.layer_list.has_row_values else None
+        row_values = self.layer_list.row_values if self.layer_list.is_network_open else None
         focused = self.focused
         is_typing = focused is self.filter_input
         cursor_group = group.name if group is not None and focused is self.shown_row_pane else ""

@@ -269,8 +269,6 @@ class ViewController(Presenter):
     def do_sort(self) -> None:
         """Shows the displayed columns from left to right, and sorts the rows by the column that the user chooses."""
         layer_list = self.layer_list
-        if not layer_list.has_row_values:
-            return
         columns = [
             LAYER_COLUMNS_BY_ID[name]
             for name in fit_columns(self.layer_tree.row_width or self.screen_width, layer_list.row_values.has_engines)
@@ -296,8 +294,6 @@ class ViewController(Presenter):
             reverts_to_network_order: If True, rows that have that order already get network order in the tree view.
         """
         layer_list = self.layer_list
-        if not layer_list.has_row_values:
-            return
         is_sorted = layer_list.sort_column is column and layer_list.sort_values is not None
         layer_list.is_cursor_placed = True
         sort_values = column.compute_sort_values(layer_list.row_values)
@@ -319,8 +315,7 @@ class ViewController(Presenter):
     def do_copy(self) -> None:
         """Copies the full name of the current row to the clipboard."""
         line = self.current_row
-        if line is None:
-            return
+        assert line is not None, "the action needs a row"
         row = line.row
         if row is None:
             name = line.node
@@ -343,10 +338,6 @@ class ViewController(Presenter):
     def do_pane_detail(self) -> None:
         """Switches the detail pane between normal and full size."""
         self.zoom_pane("" if self.zoomed_pane_name == "detail" else "detail")
-
-    def refuse_pictures(self) -> str:
-        """Returns the reason why charts cannot be shown; "" if they can be shown."""
-        return "" if self.layer_list.has_row_values else "nothing was measured yet"
 
     def do_pictures(self) -> None:
         """Shows the page of charts, beginning with the chart that was displayed last."""
@@ -384,7 +375,7 @@ class ExplanationController(Presenter):
         """Explains the clicked value, column title or word."""
         event.stop()
         pane, x, y = event.pane, event.x, event.y
-        has_values = self.layer_list.has_row_values
+        has_values = self.layer_list.is_network_open
         if pane.id == "tree-header" and has_values:
             column = find_column_at(fit_columns(self.layer_tree.row_width, self.layer_list.row_values.has_engines), x)
             self.open_dialog(ExplanationDialog(lambda: explain_column(self.layer_list.row_values, column)))
@@ -410,8 +401,6 @@ class ExplanationController(Presenter):
 
     def _list_explanations_above_rows(self) -> list[list[Callable[[], Explanation]]]:
         """Returns the functions that explain the values of the top line and of the summary table."""
-        if self.session.outline is None:
-            return []
         columns = summary.list_summary_columns(self.session, self.screen_width)
         values: list[list[Callable[[], Explanation]]] = [
             [partial(explain_summary_cell, self.session, row, column) for column in columns]

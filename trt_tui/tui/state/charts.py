@@ -224,8 +224,7 @@ def _find_missing_values_reason(chart_frame: ChartFrame) -> str:
 def _draw_input_value_chart(chart_frame: ChartFrame) -> DrawnChart:
     """Draws the inputs of the selected fusion group: a histogram with the range, and the ranges of channels."""
     group = chart_frame.group
-    if group is None:
-        return DrawnChart([])
+    assert group is not None, "without a group there are no values to draw"
     channels = group_channel_range_lines(chart_frame.session, group, chart_frame.width)
     rows = max(4, min(12, chart_frame.height - len(channels) - 6))
     lines = worst_input_lines(chart_frame.session, chart_frame.row_values, group, chart_frame.width, rows)

@@ -243,9 +243,8 @@ def change_text(
         template: The form of a changed value, from its title and its texts before and after.
     """
     texts = []
-    outline = session.outline
-    if before.config != after.config and outline is not None:
-        texts += _config_change_texts(before.config, after.config, outline, titles, template)
+    if before.config != after.config:
+        texts += _config_change_texts(before.config, after.config, session.opened_network.outline, titles, template)
     if before.target_text != after.target_text:
         texts.append(template.format("target", before.target_text or "default", after.target_text or "default"))
     if before.filter_text != after.filter_text:

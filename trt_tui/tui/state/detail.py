@@ -365,12 +365,11 @@ def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGro
         if not isinstance(move, (PrecisionMove, KeepRuleMove))
     ]
     config_subjects = {(move.kind, subject) for subject, move in moves}
-    if (outline := session.outline) is not None:
-        moves += [
-            (subject, config.moves[kind.kind, subject])
-            for kind, subject in list_zero_cost_moves(outline, config, group)
-            if (kind.kind, subject) not in config_subjects
-        ]
+    moves += [
+        (subject, config.moves[kind.kind, subject])
+        for kind, subject in list_zero_cost_moves(session.opened_network.outline, config, group)
+        if (kind.kind, subject) not in config_subjects
+    ]
     notes = "; ".join(dict.fromkeys(move.row_note for _, move in moves))
     reasons_given = dict.fromkeys(
         session.choice_reasons[subject] for subject, _ in moves if subject in session.choice_reasons
@@ -534,9 +533,8 @@ def _group_error_lines(session: Session, row_values: RowValues, group: FusionGro
             )
         )
     requested = group.resolve_file_precision(row_values.requested_precision(group))
-    is_fp16 = requested in (Precision.FP16, Precision.FP16_ACC_FP32)
     if (
-        is_fp16
+        requested in (Precision.FP16, Precision.FP16_ACC_FP32)
         and errors is not None
         and errors.fp16_largest
         and find_worst_underflow(collect_cause_facts(session, row_values.run_config or row_values.config, group))

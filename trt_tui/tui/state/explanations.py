@@ -377,9 +377,7 @@ def _find_shown_shares(session: Session, row_values: RowValues) -> Mapping[str, 
 
 def explain_header(session: Session) -> list[Explanation]:
     """Returns the explanations of the values in the top line, from left to right."""
-    outline, builder, backend = session.outline, session.builder, session.backend_summary
-    if outline is None:
-        return []
+    outline, builder, backend = session.opened_network.outline, session.builder, session.backend_summary
     groups = counted_noun_text(len(outline.groups), "fused layer")
     nodes = counted_noun_text(len(outline.layers), "node")
     source = "" if session.has_explicit_target else "Nobody has set it: it is the default. "

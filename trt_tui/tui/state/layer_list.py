@@ -168,12 +168,7 @@ class LayerList:
 
     @property
     def is_network_open(self) -> bool:
-        """True if a network is open. `tree_model` requires an open network."""
-        return self._model is not None
-
-    @property
-    def has_row_values(self) -> bool:
-        """True if row values were computed for the open network. The property `row_values` requires this."""
+        """True if a network is open and its row values are computed, which `tree_model` and `row_values` require."""
         return self._row_values is not None
 
     @property
