@@ -373,8 +373,8 @@ def search_change_lines(
             ]
         )
     columns = [
-        Column(f"{counted_noun_text(len(differences), 'change')}", min_width=12),
-        Column("from"),
+        Column(f"{counted_noun_text(len(differences), 'change')}", min_width=32),
+        Column("from", rank=1),
         Column("to"),
         Column("without it" if any(row[-1][0] for row in rows) else ""),
     ]
