@@ -83,6 +83,13 @@ async def test_the_footer_follows_the_focus(tmp_path, size):
             assert footer().startswith(" enter selects it  n name")
 
 
+def test_the_footer_names_no_key_that_stops_without_a_job():
+    def footer(reasons):
+        return "".join(text for text, _ in footer_action_line(200, lambda action: reasons.get(action, "")))
+
+    assert "x stop" in footer({}) and "x stop" not in footer({"stop": "no job is running"})
+
+
 async def test_the_footer_is_not_drawn_again_by_keys_that_leave_the_focus(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         drawn = []

@@ -673,7 +673,8 @@ def footer_action_line(
 ) -> Line:
     """Returns the footer line: the keys of the actions of the focused part, as many as fit into the width.
 
-    The help page is at the right edge. Impossible actions are dim. A click on a key performs the action.
+    The help page is at the right edge. Impossible actions are dim; without a job, there is no key that stops one. A
+    click on a key performs the action.
 
     Args:
         disabled_reason: Returns the reason why an action is impossible now, by its id; "" if it is possible.
@@ -690,11 +691,11 @@ def footer_action_line(
         key = shown_key(action_id)
         label = own_label or current_labels.get(action_id) or ACTIONS_BY_ID[action_id].label
         size = len(key) + 1 + len(label) + 2
-        if used + size > room:
-            continue
         is_of_widget = focus in _WIDGET_FOCUSES and action_id == "open"
         click_markup = "" if is_of_widget else f"@do('{action_id}')"
         is_disabled = not is_of_widget and bool(disabled_reason(action_id))
+        if used + size > room or is_disabled and action_id == "stop":
+            continue
         line += [
             (key, f"{'dim' if is_disabled else 'key'}{click_markup}"),
             (f" {label}  ", f"{'dim' if is_disabled else ''}{click_markup}"),
