@@ -4,6 +4,8 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -26,6 +28,9 @@ from trt_tui.core.moves.constant_moves import (
     make_attention_scale_move,
     placement_refusal_reason,
 )
+from trt_tui.core.network.channels.channel_tracer import ChannelTracer
+from trt_tui.core.network.channels.reshape_blocks import has_equal_sizes, match_all_blocks, reshape_channel_ids
+from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
@@ -96,6 +101,56 @@ def assert_sequence_is_exact(network, plain, feeds, backend, random):
         assert config == history.pop()
     assert not history
     return moves
+
+
+@pytest.mark.parametrize(("operator", "passes"), [("Relu", True), ("Neg", True), ("Sigmoid", False)])
+def test_channels_are_followed_through_what_commutes_with_a_positive_factor(operator, passes):
+    b = Builder()
+    inner = b.node(operator, [b.conv("x", (2, 3), "/one", size=1, bias=True)], "/inner")
+    outer = b.conv(inner, (3, 4), "/two", size=1)
+    model = onnx.shape_inference.infer_shapes(b.model([floats("x", 1, 2, 5, 5)], [floats(outer, 1, 4, 5, 5)]))
+    graph = LayerGraph(ir.from_proto(model))
+    tracer = ChannelTracer(graph, graph.by_name)
+    tracer.trace_layers()
+    ids = tracer.channel_ids["/one/Conv_output_0"]
+    assert ids.shape == (1, 3, 1, 1) and len(set(ids.ravel())) == 3 and ids.all()
+    assert tracer.is_scaled(ids) is passes and not tracer.is_scaled(tracer.channel_ids[outer])
+    divided = {(layer.name, index): array for layer, index, array in tracer.producers}
+    np.testing.assert_array_equal(divided["/one/Conv", 1], ids.reshape(3, 1, 1, 1))
+    np.testing.assert_array_equal(divided["/one/Conv", 2], ids.ravel())
+    multiplied = [(layer.name, index, tensor, array.tolist()) for layer, index, tensor, array in tracer.readers]
+    assert multiplied == ([("/two/Conv", 1, inner, ids.tolist())] if passes else [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "channels"),
+    [
+        ((2, 3, 4), (6, 4), 2),
+        ((2, 3, 4), (2, 12), 1),
+        ((2, 12), (2, 3, 4), 1),
+        ((4, 2, 3), (8, 3), 0),
+        (("n", 3, 4, 5), ("n", 12, 5), 1),
+        (("n", "s", 8), ("k", 2, 4), 2),
+        (("n", 6, "s"), ("n", 2, 3, "t"), 1),
+    ],
+)
+def test_channel_ids_are_reshaped_like_the_values(before, after, channels):
+    """An open size is 7 in numpy. The blocks pair all axes, in order."""
+    blocks = match_all_blocks(before, after)
+    for shape, ranges in ((before, [old for old, _ in blocks]), (after, [new for _, new in blocks])):
+        assert [axis for start, stop in ranges for axis in range(start, stop)] == list(range(len(shape)))
+    for old, new in blocks:
+        fixed = all(isinstance(size, int) for size in (*before[slice(*old)], *after[slice(*new)]))
+        assert has_equal_sizes(before[slice(*old)], after[slice(*new)]) is fixed
+    ids = np.arange(1, before[channels] + 1).reshape([-1 if axis == channels else 1 for axis in range(len(before))])
+    got = reshape_channel_ids(ids, before, after, blocks)
+    sizes, result = ([7 if isinstance(size, str) else size for size in shape] for shape in (before, after))
+    result = [49 if size == "k" else number for size, number in zip(after, result, strict=True)]
+    np.testing.assert_array_equal(np.broadcast_to(got, result), np.broadcast_to(ids, sizes).reshape(result))
+
+
+def test_blocks_of_other_sizes_have_no_equal_number_of_elements():
+    assert not has_equal_sizes((2, 3), (5,)) and has_equal_sizes((2, 3), (6,))
 
 
 @given(st.integers(0, 1 << 30))

@@ -33,6 +33,7 @@ from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
     rewrite_refusal_reason,
 )
+from trt_tui.core.network.channels.norm_finder import find_zero_cost_support
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.json_record import config_results_record
 
@@ -132,13 +133,16 @@ def with_everything(network, config, ranges, data, backend, kinds):
 )
 def test_normalisations_are_found_in_each_spelling(form, operator, refused, opened):
     network = opened(transformer(**form))
-    ((name, found),) = network.zero_cost_support.norms.items()
+    ((name, found),) = find_zero_cost_support(network.graph, network.groups).norms.items()
     assert (
         found.operator == operator
         and refused in found.no_rewrite_reason
         and bool(refused) == bool(found.no_rewrite_reason)
     )
     assert found.epsilon == pytest.approx(1e-5 if form.get("operator") else 1e-6)
+    assert (found.source, found.axis) == ("/in/Add_output_0", form.get("axes", (-1,))[0])
+    affine = form.get("affine", True) and "axes" not in form
+    assert (found.scale is not None, found.bias is not None) == (affine, affine and form.get("mean", True))
     assert (rewrite_refusal_reason(network, network.get_group(name)) == "") is (not refused)
 
 

@@ -18,7 +18,7 @@ from tests import TESTS, lowered, networks, rtx
 from tests.lowered import sqnr
 from tests.networks.build import Builder, floats
 from tests.networks.halves import mixed_half
-from tests.networks.qdq import QdqBuilder
+from tests.networks.qdq import QdqBuilder, product
 from tests.refusals import refused
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
@@ -29,6 +29,7 @@ from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.network import open_network
+from trt_tui.core.network.qdq.source_model import SourceModel
 from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE
 from trt_tui.core.network.qdq.typed_refusals import ASYMMETRIC as ASYM
 from trt_tui.core.network.qdq.typed_refusals import NARROW, add_fp32_casts_to_operators
@@ -506,6 +507,25 @@ def test_a_node_that_cannot_be_computed_is_named(change, why, tmp_path):
     onnx.save(_int4(**change), tmp_path / "x.onnx")
     with refused(why, title="dq", next_step="without matmul,"):
         open_network(tmp_path / "x.onnx")
+
+
+@pytest.mark.parametrize(("between", "factor"), [("", 1.0), ("Transpose", 1.0), ("Mul", 0.5)])
+def test_the_model_of_a_file_has_the_conversions_and_constants_that_a_layer_reads(between, factor, opened):
+    proto = product(between=between)
+    network, source = opened(proto), SourceModel(ir.from_proto(proto), {}, ())
+    layer = network.get_layer("/fc/MatMul")
+    assert [step.node_name for step in source.find_conversion_steps(layer, 0)] == ["/in/q", "/in/dq"]
+    arrays = {one.name: numpy_helper.to_array(one).astype(np.float32) for one in proto.graph.initializer}
+    weight = arrays["/fc/weight.values"] * arrays["/fc/weight.scale"].reshape((-1, 1) if between == "Transpose" else -1)
+    expected = factor * (weight.T if between == "Transpose" else weight)
+    np.testing.assert_allclose(source.constant_value(layer, 1), expected, rtol=1e-6)
+    assert source.constant_value(network.get_layer("/fc/Add"), 1) is None, "it equals that of the FP32 network"
+    step = source.find_dequantize_step(layer.inputs[1], through_copies=True)
+    assert (step and step.node_name) == (None if between == "Mul" else "/fc/weight/dq")
+    assert (source.quantized_weight_count, source.quantized_type_names) == (1, {"INT8"})
+    assert (source.find_dtype("/in/q_output_0"), source.find_dtype("x")) == (ir.DataType.INT8, ir.DataType.FLOAT)
+    file = source.find_file_precision(network.get_group("/fc/MatMul"), network.graph.by_name)
+    assert (file.label, file.float_type) == ("INT8 w" if between == "Mul" else "INT8", Precision.FP32)
 
 
 def test_infinite_scales_are_said(tmp_path):

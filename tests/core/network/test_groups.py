@@ -7,6 +7,7 @@ from tests.networks import LIGHT_NAMES, Builder, floats
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import LayerKind
+from trt_tui.core.network.supported_precisions import find_qdq_sites, find_tensors_with_shared_range
 from trt_tui.core.precision import Precision
 
 IMAGE = floats("x", 1, 4, 8, 8)
@@ -109,7 +110,8 @@ def test_every_matmul_can_be_quantized_and_odd_weights_per_tensor(sides, roles, 
     b.kernel("w", (8, 8), 8)
     b.kernel("w3", (3, 8, 8), 8)
     network = opened(finish(b, b.node("MatMul", list(sides), "/a"), [floats("x", 3, 8, 8)], (3, 8, 8)))
-    sites = network.groups[0].sites
+    sites, reason = find_qdq_sites(network.graph, network.layers[0], None, "MatMul")
+    assert (sites, reason) == (network.groups[0].sites, "")
     assert [site.role for site in sites] == roles and {site.axis for site in sites} == {None}
 
 
@@ -217,7 +219,7 @@ def test_concats_share_ranges_transitively_and_through_copies(opened):
     x = b.conv(second, (12, 4), "/d")
     x = b.conv(x, (4, 4), "/e")
     network = opened(finish(b, x))
-    joined = network.tensors_with_shared_range
+    joined = find_tensors_with_shared_range(network.graph)
     assert set(joined) == {one, two, three, first, moved, second}
     assert len(set(joined.values())) == 1
     assert set(joined[one]) == set(joined)

@@ -8,8 +8,11 @@ from tests import networks
 from tests.lowered import run, sqnr
 from tests.networks import Builder, floats
 from trt_tui.core.network.model_editing import SCOPE_KEY, assign_node_names
+from trt_tui.core.network.model_file import SMALL_TENSOR_BYTES, read_model
 from trt_tui.core.network.opening import open_model
 from trt_tui.core.network.opset_conversion import convert_opset
+from trt_tui.core.network.qdq.removal import Fp32Conversion, remove_qdq_pairs
+from trt_tui.core.network.rotary_caches import expand_rotary_caches
 from trt_tui.errors import InputError
 
 ODD = ("badly_named", "half", "opset7", "with_if", "with_local_function", "with_loop", "with_sequence")
@@ -98,13 +101,14 @@ def test_bad_file_is_named_with_a_next_step(write, says, tmp_path):
 
 def test_external_data_stays_outside_until_it_is_read(tmp_path, backend):
     path = networks.save_with_external_data(tmp_path)
-    opened = open_model(path)
-    assert opened.external_files == [tmp_path / "model.onnx.data"]
-    weights = [v.const_value for v in opened.model.graph.initializers.values()]
-    assert any(isinstance(weight, ir.ExternalTensor) for weight in weights)
+    model, external_files = read_model(path)
+    assert external_files == [tmp_path / "model.onnx.data"]
+    weights = [v.const_value for v in model.graph.initializers.values()]
+    stay_outside = [isinstance(weight, ir.ExternalTensor) for weight in weights]
+    assert stay_outside == [weight.nbytes > SMALL_TENSOR_BYTES for weight in weights] and any(stay_outside)
     feeds = networks.feeds(networks.small_resnet(), n=2)
     expected = networks.quiet_session(networks.small_resnet()).run(None, feeds)[0]
-    np.testing.assert_allclose(run(backend, opened.model, feeds)["logits"], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(backend, model, feeds)["logits"], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -189,11 +193,12 @@ def test_one_row_of_angles_is_spread_to_the_batch(batch, tmp_path, backend):
     b.node("RotaryEmbedding", [b.node("Identity", ["x"], "/q"), *angles], "/rotary", output="y")
     shape = (batch, 2, 3, 4)
     path = save(b.model([floats("x", *shape)], [floats("y", *shape)], ir_version=11), tmp_path)
-    opened = open_model(path)
-    assert bool(opened.notes) == (batch == "n")
+    model = ir.load(path)
+    note = expand_rotary_caches(model)
+    assert open_model(path).notes == ([note] if batch == "n" else []) and bool(note) == (batch == "n")
     x = np.random.default_rng(0).standard_normal((3, 2, 3, 4)).astype(np.float32)
     one_by_one = [run(backend, ir.load(path), {"x": x[i : i + 1]})["y"] for i in range(3)]
-    got = run(backend, opened.model, {"x": x if batch == "n" else x[:1]})["y"]
+    got = run(backend, model, {"x": x if batch == "n" else x[:1]})["y"]
     np.testing.assert_allclose(got, np.concatenate(one_by_one)[: len(got)], atol=1e-6)
 
 
@@ -230,14 +235,15 @@ def _pair(b, tensor, scale, zero, name):
         (0.01, np.int8(-28), None, 1.55),
     ],
 )
-def test_a_range_that_starts_at_zero_stands_for_an_activation(scale, zero, after, amax, tmp_path):
+def test_a_range_that_starts_at_zero_stands_for_an_activation(scale, zero, after, amax):
     b = Builder()
     x = _pair(b, b.conv("x", (2, 2), "/conv", size=1), scale, zero, "mid")
     b.conv(x, (2, 2), "/last", size=1)
     b.nodes[-1].output[0] = "y"
-    opened = open_model(save(b.model([floats("x", 1, 2, 4, 4)], [floats("y", 1, 2, 4, 4)]), tmp_path))
-    assert operators(opened.model) == ["Conv", *([after] if after else []), "Conv"]
-    assert list(opened.quantized_ranges.values()) == [pytest.approx(amax, rel=1e-3)]
+    model, conversion = ir.from_proto(b.model([floats("x", 1, 2, 4, 4)], [floats("y", 1, 2, 4, 4)])), Fp32Conversion()
+    remove_qdq_pairs(model.graph, conversion)
+    assert operators(model) == ["Conv", *([after] if after else []), "Conv"] and conversion.has_changes
+    assert conversion.ranges == {model.graph[-1].inputs[0].name: pytest.approx(amax, rel=1e-3)}
 
 
 def test_no_activation_is_made_up_where_nothing_can_be_negative(tmp_path):
