@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -11,13 +12,19 @@ from onnx import TensorProto
 
 from tests import lowered, networks
 from tests.networks import build
+from tests.networks.qdq import product
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import fp16_accumulation
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
+from trt_tui.core.lowering.gated.emitter import NodeEmitter
 from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
-from trt_tui.core.lowering.gated.gated_graph import GatedGraph
+from trt_tui.core.lowering.gated.file_precision import FilePrecisionBody
+from trt_tui.core.lowering.gated.gated_graph import GatedGraph, GatedGraphInputs
+from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter
 from trt_tui.core.lowering.gated.pieces import freeze_inputs
+from trt_tui.core.lowering.gated.rounding import RoundingEmitter
+from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import piecewise_runner
 from trt_tui.core.measure.error_metrics import ErrorSums
@@ -25,6 +32,7 @@ from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 FP16_SUMS = Precision.FP16_ACC_FP32
@@ -601,3 +609,114 @@ def test_a_loop_of_a_half_precision_file_reads_the_tensors_of_its_branch(named_n
     got = run_gated(backend, case, gated, PrecisionConfig.from_precision(Precision.FILE))["y"]
     with backend.load(model, optimize=False) as runner:
         np.testing.assert_allclose(got, runner.run(case.feeds)["y"], rtol=1e-2, atol=1e-2)
+
+
+# -- what single groups and values are emitted as ---------------------------------------------------------------------
+
+
+def emitter_of(network):
+    """An emitter with the inputs and constants of a network."""
+    emitter = NodeEmitter(network)
+    for value in network.model.graph.inputs:
+        emitter.values[value.name] = emitter.add_input(value.name, value.dtype, value.shape)
+    for name, value in network.model.graph.initializers.items():
+        emitter.values[name] = emitter.add_shared_constant(name, value.const_value)
+    return emitter
+
+
+def run_emitted(backend, emitter, result, feeds):
+    """What the emitted nodes compute."""
+    result.type = ir.TensorType(ir.DataType.FLOAT)
+    constants = list(emitter.initializers.values())
+    graph = ir.Graph(
+        emitter.inputs, [result], nodes=emitter.nodes, initializers=constants, opset_imports={"": 17}, name="emitted"
+    )
+    with backend.load(ir.Model(graph, ir_version=8)) as runner:
+        return runner.run(feeds)[result.name]
+
+
+def in_codes(array, scale):
+    return (np.clip(np.rint(array / np.float32(scale)), -128, 127) * np.float32(scale)).astype(np.float32)
+
+
+def with_11_bits(array):
+    """FP16 and TF32 have as many bits of a mantissa."""
+    mantissa, exponent = np.frexp(array)
+    return np.ldexp(np.rint(mantissa * 2**11), exponent - 11)
+
+
+def as_type(dtype):
+    return lambda array: array.astype(dtype).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("emit", "expected"),
+    [
+        (lambda rounding, *given: rounding.round_to_precision(given[0], FP16, given[2]), as_type(np.float16)),
+        (lambda rounding, *given: rounding.round_to_precision(given[0], BF16, given[2]), as_type(ml_dtypes.bfloat16)),
+        (lambda rounding, *given: rounding.round_to_tf32(given[0], given[2]), with_11_bits),
+        (lambda rounding, *given: rounding.round_fp16_sum(*given), with_11_bits),
+        (lambda rounding, *given: rounding.clamp(given[0], 3, given[2]), lambda array: np.clip(array, -3, 3)),
+        (lambda rounding, *given: _through_codes(rounding, INT8, *given), lambda array: in_codes(array, 0.5)),
+        (
+            lambda rounding, *given: _through_codes(rounding, Precision.FP8, *given),
+            lambda array: as_type(ml_dtypes.float8_e4m3fn)(np.clip(array / 0.5, -448, 448)) * 0.5,
+        ),
+    ],
+    ids=["fp16", "bf16", "tf32", "fp16 sum", "clamp", "int8", "fp8"],
+)
+def test_values_are_rounded_as_numpy_rounds_them(emit, expected, named_network, backend):
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(500) * 10 ** rng.uniform(-3, 4, 500)).astype(np.float32)
+    emitter = NodeEmitter(named_network("mlp"))
+    value = emitter.add_input("value", ir.DataType.FLOAT, ir.Shape([500]))
+    factor = emitter.add_input("factor", ir.DataType.FLOAT)
+    result = emit(RoundingEmitter(emitter), value, factor, emitter.nodes)
+    got = run_emitted(backend, emitter, result, {"value": x, "factor": np.array(2**13 + 1, np.float32)})
+    np.testing.assert_array_equal(got, expected(x))
+
+
+def _through_codes(rounding, precision, value, factor, nodes):
+    scale = rounding.clamp(factor, 0.5, nodes)  # the factor is larger
+    return rounding.quantize_dequantize(value, scale, QUANTIZED_TYPES[precision], nodes)
+
+
+@pytest.mark.parametrize("kind", [ControlFlowEmitter, DataFlowEmitter])
+@pytest.mark.parametrize("precision", [FP32, FP16, INT8])
+def test_the_gates_of_a_group_select_its_precision(kind, precision, opened, backend):
+    b = build.Builder()
+    weight = b.rng.standard_normal((8, 4)).astype(np.float16).astype(np.float32)
+    b.node("MatMul", ["x", b.weight("w", weight)], "/fc", output="y")
+    network = opened(b.model([build.floats("x", 3, 8)], [build.floats("y", 3, 4)]))
+    emitter = emitter_of(network)
+    features = GatedFeatures.from_precisions([FP16], [FP16], [INT8])
+    inputs = GatedGraphInputs(emitter, features, gates_as_data=kind is DataFlowEmitter)
+    flow = kind(emitter, inputs, RoundingEmitter(emitter))
+    result = flow.emit_group(network.groups[0], dict(emitter.values), ("y",))["y"]
+    x = b.rng.standard_normal((3, 8)).astype(np.float32)
+    true = {FP32: {"fp32"}, FP16: {"fp16"}, INT8: {"fp16", "int8"}}[precision]
+    feeds = {gate.name: np.array(name in true) for name, gate in inputs.gates["/fc/MatMul"].items()}
+    feeds |= dict.fromkeys((value.name for value in inputs.scales.values()), np.array(0.05, np.float32))
+    feeds |= dict.fromkeys(inputs.weight_inputs, weight)
+    got = run_emitted(backend, emitter, result, {"x": x, **feeds})
+    if precision is FP32:
+        np.testing.assert_allclose(got, x @ weight, rtol=1e-5, atol=1e-6)
+        return
+    rounded = as_type(np.float16)(x)
+    read = in_codes(rounded, 0.05) if precision is INT8 else rounded
+    np.testing.assert_array_equal(got, as_type(np.float16)(read.astype(np.float64) @ weight))
+
+
+def test_a_group_in_file_precision_has_the_codes_of_the_file(opened, backend):
+    model = product()
+    network = opened(model)
+    emitter = emitter_of(network)
+    inputs = GatedGraphInputs(emitter, GatedFeatures.from_precisions([], [], []))
+    flow = ControlFlowEmitter(emitter, inputs, RoundingEmitter(emitter))
+    body = FilePrecisionBody(flow, network.groups[0], dict(emitter.values), ("y",), emitter.nodes)
+    body.emit_layers()
+    x = np.random.default_rng(0).standard_normal((1, 16, 64)).astype(np.float32)
+    arrays = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
+    weight = arrays["/fc/weight.values"] * arrays["/fc/weight.scale"]
+    expected = in_codes(x, 0.05) @ weight + arrays["bias"]
+    np.testing.assert_allclose(run_emitted(backend, emitter, body.branch_tensors["y"], {"x": x}), expected, atol=1e-5)
