@@ -54,6 +54,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
+from trt_tui.jobs.opening import measure_facts_for_data_guards
+from trt_tui.workspace import Workspace
 
 RNG = np.random.default_rng(0)
 
@@ -594,6 +596,18 @@ def test_labels_that_name_classes(resnet):
 def _saved(folder, **labels):
     np.savez(folder / "masks.npz", image=np.zeros((8, 3, 32, 32), np.float32), **labels)
     return folder / "masks.npz"
+
+
+def test_the_data_of_a_workspace_say_what_guards_ask(answered, tmp_path):
+    options, x, _ = answered
+    np.savez(tmp_path / "calib.npz", x=255 * x[:8])
+    facts = measure_facts_for_data_guards(Workspace(replace(options, calib_data=str(tmp_path / "calib.npz"))))
+    calibrating, judged = facts.input_stats["x"]
+    assert (calibrating.sample_count, judged.sample_count) == (8, 16)
+    assert calibrating.minimum.min() == pytest.approx(255 * x[:8].min())
+    assert judged.maximum.max() == pytest.approx(x.max())
+    assert (facts.judges_calibration_samples, facts.equal_sample_count, facts.has_random_inputs) == (False, 0, False)
+    assert measure_facts_for_data_guards(Workspace(replace(options, data=None))).has_random_inputs
 
 
 def test_preflight_has_every_guard_look(resnet, run, tmp_path):

@@ -1,6 +1,7 @@
 """trt_tui.core.importers: what other tools were told, as a config"""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,6 +13,14 @@ from trt_tui.core.calibration.cache import write_calibration_cache
 from trt_tui.core.exporters import formats
 from trt_tui.core.importers import any_config
 from trt_tui.core.importers.any_config import read_any_config
+from trt_tui.core.importers.imported_settings import ImportedSettings, apply_precision_flags, build_config
+from trt_tui.core.importers.modelopt import (
+    ModelOptCall,
+    find_modelopt_calls,
+    find_modelopt_commands,
+    is_modelopt_record,
+    read_modelopt_calls,
+)
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import open_network
@@ -330,6 +339,44 @@ def test_a_script_of_another_form_is_refused_with_its_line(network, tmp_path, mo
     with pytest.raises(InputError) as refused:
         read(network, tmp_path, "s.py", script(body))
     assert f"line {line}: " in refused.value.cause and not (tmp_path / "ran").exists()
+
+
+def test_a_command_and_a_call_of_modelopt_have_the_same_arguments(network):
+    """The call with the most names in its lists is used."""
+    arguments = {"onnx_path": "a.onnx", "quantize_mode": "int8", "nodes_to_exclude": ["/conv1/Conv", "/fc"]}
+    path = Path("a.py")
+    command = "# modelopt.onnx.quantization -ne /none\npython -m modelopt.onnx.quantization --onnx_path a.onnx \\\n"
+    command += " --quantize_mode=int8 -ne /conv1/Conv /fc\n"
+    call = "from modelopt.onnx.quantization import quantize\nquantize('a.onnx', 'int8', nodes_to_exclude=NAMES)\n"
+    call += "NAMES = ('/conv1/Conv', '/fc')\nquantize('b.onnx', 'fp8')\n"
+    other = ModelOptCall("quantize", 4, {"onnx_path": "b.onnx", "quantize_mode": "fp8"})
+    calls = find_modelopt_calls(call, path)
+    assert calls == [ModelOptCall("quantize", 2, arguments), other]
+    assert find_modelopt_commands(command, path) == calls[:1] and find_modelopt_calls(command, path) == []
+    assert is_modelopt_record({"quantize": arguments}) and not is_modelopt_record({"onnx_path": "a.onnx"})
+    settings = read_modelopt_calls(calls[::-1], network, path)
+    assert (settings.quantized, settings.other) == (INT8, FP16)
+    unquantized = {CONVS[0], FC, *(group.name for group in network.groups if not group.is_quantizable)}
+    assert settings.layer_precisions == dict.fromkeys(unquantized, FP16)
+
+
+def test_settings_become_the_config_of_a_network(network):
+    tensor = network.calibrated_tensors[0]
+    settings = ImportedSettings("a tool", layer_precisions={CONVS[0]: FP32, FC: FP16, POOL: INT8})
+    settings.ranges, settings.unread_lines = {tensor: 2.0, "/absent": 1.0}, ["--last"]
+    apply_precision_flags(settings, ["fp16"], ["int8", "fp8"])
+    loaded = build_config(settings, network, "a.txt")
+    assert (loaded.config.quantized, loaded.config.other) == (INT8, FP16)
+    precisions = loaded.config.precision_by_group(network)
+    assert {name: precisions[name] for name in (*CONVS[:2], FC, POOL)} == dict(
+        zip((*CONVS[:2], FC, POOL), (FP32, INT8, FP16, FP16), strict=True)
+    )
+    assert loaded.calibration.ranges == {tensor: 2.0}
+    unread = [line for line in loaded.warnings if line.startswith("a.txt: not read: ")]
+    assert len(unread) == 3 and all(any(name in line for line in unread) for name in ("--last", "--fp8", POOL))
+    settings.layer_precisions["/absent"] = FP32
+    with pytest.raises(InputError, match="absent"):
+        build_config(settings, network, "a.txt")
 
 
 @pytest.mark.parametrize("name", ["a.sh", "a.yaml", "a.txt", "a.py", "a"])
