@@ -32,6 +32,8 @@ from trt_tui.core.moves.constant_moves import (
     placement_refusal_reason,
 )
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision_of_groups
+from trt_tui.core.network.channels.attention_scale import find_attention_scales
+from trt_tui.core.network.channels.channel_tracer import ChannelTracer
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -205,7 +207,10 @@ FORMS = [
 
 @pytest.mark.parametrize(("form", "scalings"), FORMS, ids=str)
 def test_the_scale_is_found_in_each_spelling(form, scalings, opened):
-    _, scale = only_scale(opened(attention(**form)))
+    network = opened(attention(**form))
+    tracer = ChannelTracer(network.graph, {layer for group in network.groups for layer in group.layers})
+    tracer.trace_layers()
+    (scale,) = find_attention_scales(tracer, network.groups).values()
     assert not scale.refusal_reason and len(scale.scalings) == scalings
     exponent = len(form.get("behind", ("Div",))) / 2 + len(form.get("front", ())) / 4
     assert scale.factor == pytest.approx(DIM**-exponent, rel=1e-6)

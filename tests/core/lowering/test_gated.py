@@ -17,11 +17,12 @@ from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import fp16_accumulation
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.gated.emitter import NodeEmitter
+from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter
 from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
 from trt_tui.core.lowering.gated.file_precision import FilePrecisionBody
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph, GatedGraphInputs
 from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter
+from trt_tui.core.lowering.gated.group_body import emit_ungated_group
 from trt_tui.core.lowering.gated.pieces import freeze_inputs
 from trt_tui.core.lowering.gated.rounding import RoundingEmitter
 from trt_tui.core.lowering.rulebook import GatedFeatures
@@ -682,8 +683,9 @@ def _through_codes(rounding, precision, value, factor, nodes):
 
 
 @pytest.mark.parametrize("kind", [ControlFlowEmitter, DataFlowEmitter])
-@pytest.mark.parametrize("precision", [FP32, FP16, INT8])
+@pytest.mark.parametrize("precision", [None, FP32, FP16, INT8])
 def test_the_gates_of_a_group_select_its_precision(kind, precision, opened, backend):
+    """None stands for the group without its gates."""
     b = build.Builder()
     weight = b.rng.standard_normal((8, 4)).astype(np.float16).astype(np.float32)
     b.node("MatMul", ["x", b.weight("w", weight)], "/fc", output="y")
@@ -692,14 +694,20 @@ def test_the_gates_of_a_group_select_its_precision(kind, precision, opened, back
     features = GatedFeatures.from_precisions([FP16], [FP16], [INT8])
     inputs = GatedGraphInputs(emitter, features, gates_as_data=kind is DataFlowEmitter)
     flow = kind(emitter, inputs, RoundingEmitter(emitter))
-    result = flow.emit_group(network.groups[0], dict(emitter.values), ("y",))["y"]
+    if precision is None:
+        values = BranchTensors({}, emitter.values)
+        emit_ungated_group(emitter, inputs, network.groups[0], values, emitter.nodes)
+        result = values["y"]
+    else:
+        result = flow.emit_group(network.groups[0], dict(emitter.values), ("y",))["y"]
     x = b.rng.standard_normal((3, 8)).astype(np.float32)
-    true = {FP32: {"fp32"}, FP16: {"fp16"}, INT8: {"fp16", "int8"}}[precision]
+    true = {FP32: {"fp32"}, FP16: {"fp16"}, INT8: {"fp16", "int8"}}.get(precision, ())
     feeds = {gate.name: np.array(name in true) for name, gate in inputs.gates["/fc/MatMul"].items()}
     feeds |= dict.fromkeys((value.name for value in inputs.scales.values()), np.array(0.05, np.float32))
+    weight *= 2  # what is fed counts, not what is stored
     feeds |= dict.fromkeys(inputs.weight_inputs, weight)
     got = run_emitted(backend, emitter, result, {"x": x, **feeds})
-    if precision is FP32:
+    if precision in (None, FP32):
         np.testing.assert_allclose(got, x @ weight, rtol=1e-5, atol=1e-6)
         return
     rounded = as_type(np.float16)(x)

@@ -28,9 +28,14 @@ from trt_tui.core.moves.constant_moves import (
     make_attention_scale_move,
     placement_refusal_reason,
 )
+from trt_tui.core.network.channels.channel_roots import ChannelRoots, label_connected_components
+from trt_tui.core.network.channels.channel_scaling import find_channel_scalings
 from trt_tui.core.network.channels.channel_tracer import ChannelTracer
 from trt_tui.core.network.channels.reshape_blocks import has_equal_sizes, match_all_blocks, reshape_channel_ids
+from trt_tui.core.network.channels.traced_sizes import SizeReader
+from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.zero_cost_support import ScaledTensor
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
@@ -120,6 +125,49 @@ def test_channels_are_followed_through_what_commutes_with_a_positive_factor(oper
     np.testing.assert_array_equal(divided["/one/Conv", 2], ids.ravel())
     multiplied = [(layer.name, index, tensor, array.tolist()) for layer, index, tensor, array in tracer.readers]
     assert multiplied == ([("/two/Conv", 1, inner, ids.tolist())] if passes else [])
+    tracer.unite_products()
+    roots = ChannelRoots(tracer)
+    np.testing.assert_array_equal(roots.find_roots(-ids), -ids if passes else 0 * ids)
+    scaling = find_channel_scalings(tracer, build_fusion_groups(graph))["/one/Conv"]
+    assert (
+        scaling.refusal_reason == ("" if passes else roots.find_refusal_reason(ids)) and scaling.channels == 3 * passes
+    )
+    if passes:
+        np.testing.assert_array_equal(scaling.find_tensor(inner).factor_ids.ravel(), [1, 2, 3])
+        assert [one.port for one in scaling.producers] == [("/one/Conv", 1), ("/one/Conv", 2)]
+        assert [(one.port, -one.factor_ids.ravel()[1]) for one in scaling.readers] == [(("/two/Conv", 1), 2)]
+
+
+def test_components_have_the_label_of_their_smallest_node():
+    labels = label_connected_components(7, np.array([5, 3, 6]), np.array([2, 5, 1]))
+    assert labels.tolist() == [0, 1, 2, 2, 4, 2, 1]
+
+
+def test_factors_divide_the_channels_that_have_their_numbers():
+    tensor = ScaledTensor("x", np.array([[2, 0, -1]]))
+    array, factors = np.array([[6.0, 5, 4], [-9, 1, 2]], np.float32), np.array([10, 3], np.float32)
+    np.testing.assert_array_equal(tensor.divide_channels(array, factors), [[2, 5, 40], [-3, 1, 20]])
+    np.testing.assert_allclose(array / tensor.compute_divisors(factors), [[2, 5, 40], [-3, 1, 20]], rtol=1e-6)
+    assert tensor.compute_channel_maxima(array, 2).tolist() == [0, 9]
+    assert tensor.compute_channel_maxima(array, 2, -1).tolist() == [4, 0] and tensor.divisor_axis == 1
+
+
+def test_sizes_are_read_through_shape_arithmetic():
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> sizes (float[n, 6, 8] x) => (float[n, k] y)
+        <int64[1] one = {1}, int64[1] two = {2}, int64[1] rest = {-1}> {
+            all = Shape(x)
+            batch = Gather(all, rest)
+            six = Gather(all, one)
+            half = Div(six, two)
+            joined = Concat<axis = 0>(six, half, batch)
+            front = Slice(all, one, two)
+            y = Reshape(x, joined)
+        }""")
+    for number, node in enumerate(model.graph.node):
+        node.name = f"n{number}"
+    sizes = SizeReader(LayerGraph(ir.from_proto(model)))
+    read = {name: sizes.read_sizes(name) for name in ("all", "batch", "half", "joined", "front", "x")}
+    assert read == {"all": ["n", 6, 8], "batch": [8], "half": [3], "joined": [6, 3, 8], "front": [6], "x": None}
 
 
 @pytest.mark.parametrize(
