@@ -22,8 +22,11 @@ from trt_tui.core.engines.inspector import (
     read_layer_profile,
     read_profile_report,
 )
+from trt_tui.core.measure.error_metrics import ErrorMetrics
+from trt_tui.core.measure.results import UNFUSED, EngineErrors, GroupErrors
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.engine_blocks import MAX_SLOWEST_LAYERS, engine_error_blocks, slowest_layer_table
 from trt_tui.errors import InputError
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
@@ -530,3 +533,22 @@ def test_the_graph_beside_a_profile_tells_the_nodes(tmp_path):
     (tmp_path / "e.graph.json").write_text("[]")
     with pytest.raises(InputError, match="not the layer information"):
         read_layers()
+
+
+def test_the_slowest_layers_come_first_and_the_others_are_one_row():
+    times = [3.0, 30.0, *range(40, 40 + 10 * (MAX_SLOWEST_LAYERS - 1), 10), 7.0]
+    layers = [EngineLayer(f"layer {ms:g}", "Conv", COMPUTE, FP16, ms=float(ms)) for ms in times]
+    _, *rows = slowest_layer_table(EngineReport((*layers, EngineLayer("none", "Conv", COMPUTE, FP16)))).rows
+    assert [row[0] for row in rows[:-1]] == [f"layer {ms:g}" for ms in sorted(times[1:-1], reverse=True)]
+    assert rows[0][1:] == ["FP16", "100", f"{100 * 100 / sum(times):.0f}%"]
+    assert rows[-1][0].startswith("2 ") and rows[-1][2:] == ["10.0", f"{100 * 10 / sum(times):.0f}%"]
+
+
+def test_the_groups_that_lose_most_in_an_engine_come_first(resnet):
+    built = dict(zip((group.name for group in resnet.groups), (30.0, 20.0, 45.0, None), strict=False))
+    errors = EngineErrors(UNFUSED, {name: ErrorMetrics(sqnr) for name, sqnr in built.items()}, samples=4)
+    simulated = {name: GroupErrors(FP16, accumulated=ErrorMetrics(40.0)) for name in built}
+    _, table = engine_error_blocks(resnet, "int8", errors, simulated, None)
+    assert [row[-1] for row in table.rows[1:]] == ["+20.0", "+10.0", "-5.0", ""]
+    assert [row[2] for row in table.rows[1:4]] == [ErrorMetrics(sqnr).sqnr_text("") for sqnr in (20.0, 30.0, 45.0)]
+    assert engine_error_blocks(resnet, "int8", None, simulated, None) == []

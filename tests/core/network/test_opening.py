@@ -7,10 +7,13 @@ from onnx import TensorProto, helper, numpy_helper
 from tests import networks
 from tests.lowered import run, sqnr
 from tests.networks import Builder, floats
+from trt_tui.core.network.graph_editor import remove_unread_values, replace_value
 from trt_tui.core.network.model_editing import SCOPE_KEY, assign_node_names
 from trt_tui.core.network.model_file import SMALL_TENSOR_BYTES, read_model
 from trt_tui.core.network.opening import open_model
 from trt_tui.core.network.opset_conversion import convert_opset
+from trt_tui.core.network.qdq.half_precision import drop_identity_casts, has_half_precision, upcast_to_fp32
+from trt_tui.core.network.qdq.quantized_copies import rewrite_quantized_copies
 from trt_tui.core.network.qdq.removal import Fp32Conversion, remove_qdq_pairs
 from trt_tui.core.network.rotary_caches import expand_rotary_caches
 from trt_tui.errors import InputError
@@ -283,6 +286,39 @@ def test_a_stored_weight_is_dequantized_when_it_is_read(dtype, tmp_path):
     np.testing.assert_allclose(stored.numpy(), (codes - shift) * scale, rtol=1e-6)
 
 
+def test_a_copy_of_codes_becomes_one_of_floats_with_the_same_values(backend):
+    b = Builder()
+    ends = [b.weight("scale", np.float32(0.1)), b.weight("zero", np.uint8(9))]
+    codes = b.node("QuantizeLinear", ["x", *ends], name="q")
+    turned = b.node("Transpose", [codes], name="turn", perm=[1, 0])
+    b.node("DequantizeLinear", [turned, *ends], name="dq", output="y")
+    model = ir.from_proto(b.model([floats("x", 2, 3)], [floats("y", 3, 2)]))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3) / 3
+    expected = run(backend, model, {"x": x})["y"]
+    assert rewrite_quantized_copies(model.graph) == 1
+    pair = ["QuantizeLinear", "DequantizeLinear"]
+    assert operators(model) == [*pair, "Transpose", *pair] and model.graph[2].name == "turn"
+    assert model.graph[2].inputs[0].dtype == ir.DataType.FLOAT
+    np.testing.assert_array_equal(run(backend, model, {"x": x})["y"], expected)
+    assert rewrite_quantized_copies(model.graph) == 0
+
+
+@pytest.mark.parametrize("is_output", [False, True])
+def test_a_value_is_replaced_for_all_readers_and_what_nothing_reads_goes(is_output):
+    b = Builder()
+    old = b.node("Mul", ["x", b.weight("w", np.ones(4, np.float32))], name="old")
+    b.node("Add", [old, old], name="reader", output="y")
+    outputs = [floats("y", 4), *([floats(old, 4)] if is_output else [])]
+    graph = ir.from_proto(b.model([floats("x", 4)], outputs)).graph
+    value = graph[0].outputs[0]
+    replace_value(graph, value, graph.inputs[0], "kept")
+    assert [use.name for use in graph[1].inputs] == ["x", "x"]
+    remove_unread_values(graph, [value])
+    assert [node.name for node in graph] == ["reader", *(["kept"] if is_output else [])] and not graph.initializers
+    assert [value.name for value in graph.outputs] == [info.name for info in outputs]
+    assert all(node.inputs[0] is graph.inputs[0] for node in graph)
+
+
 def test_half_network_keeps_the_types_of_inputs_and_outputs(tmp_path):
     opened = open_model(save(networks.half(), tmp_path))
     graph = opened.model.graph
@@ -301,11 +337,16 @@ def test_casts_of_a_mixed_network_go(tmp_path):
     x = b.node("Cast", [x], name="down", to=TensorProto.FLOAT16)
     x = b.node("Relu", [x], name="relu")
     b.node("Cast", [x], name="up", to=TensorProto.FLOAT, output="y")
-    model = b.model([floats("x", 2, 4)], [floats("y", 2, 4)])
-    opened = open_model(save(model, tmp_path))
-    assert operators(opened.model) == ["MatMul", "Relu", "Cast"]
-    matmul = opened.model.graph[0]
-    assert matmul.inputs[1].const_value.dtype == ir.DataType.FLOAT
+    proto = b.model([floats("x", 2, 4)], [floats("y", 2, 4)])
+    assert operators(open_model(save(proto, tmp_path)).model) == ["MatMul", "Relu", "Cast"]
+    model, conversion = ir.from_proto(onnx.shape_inference.infer_shapes(proto)), Fp32Conversion()
+    upcast_to_fp32(model.graph, conversion)
+    assert conversion.has_changes and has_half_precision(ir.from_proto(proto).graph)
+    assert not has_half_precision(model.graph)
+    assert drop_identity_casts(model.graph) == {up: weight, "down_output_0": "matmul_output_0"}
+    stored = model.graph[0].inputs[1].const_value
+    assert stored.dtype == ir.DataType.FLOAT
+    np.testing.assert_array_equal(stored.numpy(), numpy_helper.to_array(b.weights[0]).astype(np.float32))
 
 
 def test_subgraphs_of_a_half_network_are_raised_too(tmp_path, backend):

@@ -18,7 +18,7 @@ from tests.core.network.test_given import run as run_model
 from tests.files.modelopt.make import plain
 from tests.networks.build import Builder, floats
 from tests.networks.odd import conv_net
-from tests.networks.qdq import without_pairs
+from tests.networks.qdq import product, without_pairs
 from tests.schemas import mismatches
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
@@ -26,6 +26,8 @@ from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.network.constants import ConstantValues
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.network import open_network
+from trt_tui.core.network.opening import open_model
+from trt_tui.core.network.original_network import propose_original_weights
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.options import Options
@@ -60,6 +62,20 @@ def renamed(model):
         node.name = f"n{number}"
         node.input[:] = [names.get(name, name) for name in node.input]
     return model
+
+
+@pytest.mark.parametrize("factor", [1, 1.2])
+def test_a_weight_gets_the_values_that_it_is_a_rounding_of(factor, saved):
+    original = product(inputs=())
+    array = numpy_helper.to_array(original.graph.initializer[0])
+    original.graph.initializer[0].CopyFrom(numpy_helper.from_array(array * np.float32(factor), "other_name"))
+    original.graph.node[0].input[1] = "other_name"
+    opened, reference = (open_model(saved(model, "file.onnx")) for model in (product(), original))
+    propose_original_weights(opened, reference, "fp32.onnx", None)
+    weight = opened.model.graph.node("/fc/MatMul").inputs[1]
+    assert np.array_equal(weight.const_value.numpy(), array) is (factor == 1)
+    assert opened.source_model.replaced_constants == ({weight.name} if factor == 1 else set())
+    assert opened.source_model.changed_layers == (() if factor == 1 else ("/fc/MatMul",))
 
 
 @pytest.mark.parametrize("change", [lambda model: model, renamed])
