@@ -16,6 +16,7 @@ from tests import networks
 from tests.core.measure.test_free import transformer
 from tests.driven import DrivenWorker, of, save_mlp, values
 from tests.jobs.test_child import in_time
+from tests.refusals import refused
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.group_implementations import (
     Preview,
@@ -28,14 +29,16 @@ from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.fp16_range import _MagnitudeSession
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.errors import InputError
+from trt_tui.errors import BackendUnavailableError, InputError
 from trt_tui.jobs import calibration, engine_preview, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.comparison import MIN_RAISED_SHARE
+from trt_tui.jobs.opening import WorkspaceSlot, open_worker_pool, require_builder
 from trt_tui.jobs.scheduler import Urgency, WaitStep
 from trt_tui.jobs.store import ResultCache
 from trt_tui.options import Options
+from trt_tui.workspace import Workspace
 
 FP16 = PrecisionConfig.from_precision(Precision.FP16)
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -677,6 +680,25 @@ def figures(events):
         for e in of(events, *MEASURED)
         if getattr(e, "final", True) and getattr(e, "done", 0) == getattr(e, "total", 0)
     ]
+
+
+def test_a_job_gets_the_open_network_or_the_error_of_its_opening(mlp):
+    slot, workspace = WorkspaceSlot(), Workspace(mlp)
+    with refused("no network is open"):
+        slot.require_workspace()
+    slot.open_error = InputError("it is gone", "", "Open another.")
+    with refused("it is gone"):
+        slot.require_workspace()
+    slot.workspace = workspace
+    assert slot.require_workspace() is workspace
+
+
+def test_an_engine_needs_a_builder_and_a_pool_of_workers_the_option_for_it(mlp):
+    with refused("can build an engine", cause="ONNX Runtime builds none", kind=BackendUnavailableError):
+        require_builder(replace(mlp, backend="onnxruntime"), pytest.fail)
+    assert open_worker_pool(mlp, None) is None
+    working = SimpleNamespace(failure_reason="")
+    assert open_worker_pool(replace(mlp, workers="2"), working) is working
 
 
 def test_what_was_measured_once_is_known_the_next_time(opened, runs):

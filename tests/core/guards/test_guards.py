@@ -55,6 +55,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
 from trt_tui.jobs.opening import measure_facts_for_data_guards
+from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 
 RNG = np.random.default_rng(0)
@@ -582,6 +583,8 @@ def test_labels_that_name_classes(resnet):
     (found,) = count_samples_by_label_class(calibrating, samples)
     assert found.label_array == "label" and set(found.judged_counts) == {0, 1} and set(found.calibration_counts) == {0}
     assert (found.judged_samples, found.calibration_samples) == (48, 40)
+    options = Options(*(str(folder / name) for name in ("net.onnx", "judged.npz", "calib.npz")))
+    assert measure_facts_for_data_guards(Workspace(options)).class_facts == (found,)
     assert (
         count_samples_by_label_class(samples, samples, mask_names=("label",)) == ()
     )  # rows that are numbered are no classes

@@ -715,16 +715,29 @@ def test_the_gates_of_a_group_select_its_precision(kind, precision, opened, back
     np.testing.assert_array_equal(got, as_type(np.float16)(read.astype(np.float64) @ weight))
 
 
-def test_a_group_in_file_precision_has_the_codes_of_the_file(opened, backend):
-    model = product()
+def _half_product():
+    b = build.Builder()
+    x = b.node("Cast", ["x"], "/in", to=TensorProto.FLOAT16)
+    y = b.node("MatMul", [x, b.weight("w", b.rng.standard_normal((64, 8)).astype(np.float16))], "/fc")
+    b.node("Cast", [y], "/out", to=TensorProto.FLOAT, output="y")
+    return b.model([build.floats("x", 1, 16, 64)], [build.floats("y", 1, 16, 8)])
+
+
+@pytest.mark.parametrize("build_model", [product, _half_product])
+def test_a_group_in_file_precision_has_the_types_of_the_file(build_model, opened, backend):
+    model = build_model()
     network = opened(model)
     emitter = emitter_of(network)
     inputs = GatedGraphInputs(emitter, GatedFeatures.from_precisions([], [], []))
     flow = ControlFlowEmitter(emitter, inputs, RoundingEmitter(emitter))
-    body = FilePrecisionBody(flow, network.groups[0], dict(emitter.values), ("y",), emitter.nodes)
+    (group,) = network.groups
+    body = FilePrecisionBody(flow, group, dict(emitter.values), (group.final_tensor,), emitter.nodes)
     body.emit_layers()
     x = np.random.default_rng(0).standard_normal((1, 16, 64)).astype(np.float32)
     arrays = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
-    weight = arrays["/fc/weight.values"] * arrays["/fc/weight.scale"]
-    expected = in_codes(x, 0.05) @ weight + arrays["bias"]
-    np.testing.assert_allclose(run_emitted(backend, emitter, body.branch_tensors["y"], {"x": x}), expected, atol=1e-5)
+    if build_model is product:
+        expected = in_codes(x, 0.05) @ (arrays["/fc/weight.values"] * arrays["/fc/weight.scale"]) + arrays["bias"]
+    else:
+        expected = as_type(np.float16)(as_type(np.float16)(x).astype(np.float64) @ arrays["w"])
+    got = run_emitted(backend, emitter, body.branch_tensors[group.final_tensor], {"x": x})
+    np.testing.assert_allclose(got, expected, atol=1e-5)

@@ -30,7 +30,7 @@ from trt_tui.core.moves.constant_moves import (
 )
 from trt_tui.core.network.channels.channel_roots import ChannelRoots, label_connected_components
 from trt_tui.core.network.channels.channel_scaling import find_channel_scalings
-from trt_tui.core.network.channels.channel_tracer import ChannelTracer
+from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelTracer
 from trt_tui.core.network.channels.reshape_blocks import has_equal_sizes, match_all_blocks, reshape_channel_ids
 from trt_tui.core.network.channels.traced_sizes import SizeReader
 from trt_tui.core.network.fusion.groups import build_fusion_groups
@@ -141,6 +141,17 @@ def test_channels_are_followed_through_what_commutes_with_a_positive_factor(oper
 def test_components_have_the_label_of_their_smallest_node():
     labels = label_connected_components(7, np.array([5, 3, 6]), np.array([2, 5, 1]))
     assert labels.tolist() == [0, 1, 2, 2, 4, 2, 1]
+
+
+def test_united_channels_share_a_factor_or_its_inverse_and_one_that_meets_its_inverse_has_none():
+    tracer = ChannelTracer(LayerGraph(ir.from_proto(networks.mlp())), ())
+    tracer.count, tracer.reason_by_id = 6, np.zeros(6, np.int32)
+    tracer.links = [(np.array([2, 4]), np.array([-1, -4]))]
+    assert ChannelRoots(tracer).find_roots(np.array([1, 2, -2, 3, 4, 5])).tolist() == [1, -1, 1, 3, UNSCALED, 5]
+    tracer.mark_unscaled(np.array([2]), "why")
+    roots = ChannelRoots(tracer)
+    assert roots.find_roots(np.array([1, 2, 3])).tolist() == [UNSCALED, UNSCALED, 3]
+    assert roots.find_refusal_reason(np.array([1])) == "why"
 
 
 def test_factors_divide_the_channels_that_have_their_numbers():

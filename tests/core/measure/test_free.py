@@ -56,6 +56,8 @@ def norm(b, x, scope, *, mean=True, square="Pow", division="Div", axes=(-1,), ga
     shifted = add("Add", [variance, b.weight(f"{scope}.eps", np.array(epsilon, np.float32))], "eps")
     if division == "0.5 ** variance":
         root = add("Pow", [b.weight(f"{scope}.half", np.array(0.5, np.float32)), shifted], "root")
+    elif division.endswith("variance ** -0.5"):
+        root = add("Pow", [shifted, b.weight(f"{scope}.power", np.array(-0.5, np.float32))], "root")
     else:
         root = add("Sqrt", [shifted], "root")
     if division == "Reciprocal":
@@ -63,6 +65,8 @@ def norm(b, x, scope, *, mean=True, square="Pow", division="Div", axes=(-1,), ga
     elif division.endswith(" / root"):
         numerator = b.weight(f"{scope}.numerator", np.array(division[0], np.float32))
         x = add("Mul", [x, add("Div", [numerator, root], "reciprocal")], "divided")
+    elif division.startswith("* "):
+        x = add("Mul", [x, root], "divided")
     else:
         x = add("Div", [x, root], "divided")
     if not affine:
@@ -126,6 +130,7 @@ def with_everything(network, config, ranges, data, backend, kinds):
         ({"mean": False}, "RMSNormalization", ""),
         ({"mean": False, "division": "Reciprocal"}, "RMSNormalization", ""),
         ({"division": "1 / root"}, "LayerNormalization", ""),
+        ({"division": "* variance ** -0.5"}, "LayerNormalization", ""),
         ({"affine": False}, "LayerNormalization", ""),
         ({"axes": (-2,)}, "LayerNormalization", "need Transposes"),
         ({"operator": True}, "LayerNormalization", "it is the operator"),
@@ -146,7 +151,7 @@ def test_normalisations_are_found_in_each_spelling(form, operator, refused, open
     assert (rewrite_refusal_reason(network, network.get_group(name)) == "") is (not refused)
 
 
-@pytest.mark.parametrize("division", ["0.5 ** variance", "2 / root"])
+@pytest.mark.parametrize("division", ["0.5 ** variance", "2 / root", "/ variance ** -0.5", "* root"])
 def test_another_division_is_no_normalisation(division, opened):
     assert not opened(transformer(division=division)).zero_cost_support.norms
 

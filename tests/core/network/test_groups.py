@@ -7,7 +7,11 @@ from tests.networks import LIGHT_NAMES, Builder, floats
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import LayerKind
-from trt_tui.core.network.supported_precisions import find_qdq_sites, find_tensors_with_shared_range
+from trt_tui.core.network.supported_precisions import (
+    find_precision_refusal_reasons,
+    find_qdq_sites,
+    find_tensors_with_shared_range,
+)
 from trt_tui.core.precision import Precision
 
 IMAGE = floats("x", 1, 4, 8, 8)
@@ -138,7 +142,9 @@ def refusals_of(opened, operator, inputs=("x",), outputs=("y",), opset=22, **att
     b.weight("low", np.zeros((), np.float32))
     b.nodes.append(helper.make_node(operator, list(inputs), list(outputs), name="one", **attributes))
     declared = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs[:1]]
-    return opened(b.model([floats("x", 1, 4, 8, 8)], declared, ir_version=10)).groups[0].refusal_reasons
+    network = opened(b.model([floats("x", 1, 4, 8, 8)], declared, ir_version=10))
+    layer = network.get_layer("one")
+    return find_precision_refusal_reasons(network.graph, [layer], layer, (), "no INT8")
 
 
 @pytest.mark.parametrize(
