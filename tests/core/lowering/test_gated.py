@@ -718,9 +718,9 @@ def test_the_gates_of_a_group_select_its_precision(kind, precision, opened, back
 def _half_product():
     b = build.Builder()
     x = b.node("Cast", ["x"], "/in", to=TensorProto.FLOAT16)
-    y = b.node("MatMul", [x, b.weight("w", b.rng.standard_normal((64, 8)).astype(np.float16))], "/fc")
+    y = b.node("MatMul", [x, b.weight("w", b.rng.standard_normal((64, 1)).astype(np.float16))], "/fc")
     b.node("Cast", [y], "/out", to=TensorProto.FLOAT, output="y")
-    return b.model([build.floats("x", 1, 16, 64)], [build.floats("y", 1, 16, 8)])
+    return b.model([build.floats("x", 1, 16, 64)], [build.floats("y", 1, 16, 1)])
 
 
 @pytest.mark.parametrize("build_model", [product, _half_product])
@@ -733,7 +733,8 @@ def test_a_group_in_file_precision_has_the_types_of_the_file(build_model, opened
     (group,) = network.groups
     body = FilePrecisionBody(flow, group, dict(emitter.values), (group.final_tensor,), emitter.nodes)
     body.emit_layers()
-    x = np.random.default_rng(0).standard_normal((1, 16, 64)).astype(np.float32)
+    # With this seed no sum or code is near a tie, whatever the order of the sum.
+    x = np.random.default_rng(10).standard_normal((1, 16, 64)).astype(np.float32)
     arrays = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
     if build_model is product:
         expected = in_codes(x, 0.05) @ (arrays["/fc/weight.values"] * arrays["/fc/weight.scale"]) + arrays["bias"]
