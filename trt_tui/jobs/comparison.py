@@ -14,7 +14,7 @@ from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError, Run
 from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.execution import map_generator_items
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.bias_scales import MIN_WARNED_BITS, RaisedWeightScales
+from trt_tui.core.lowering.bias_scales import MIN_WARNED_BITS, RaisedWeightScales, raised_scales_text
 from trt_tui.core.lowering.edited_constants import EditedConstants, toggle_fp32
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import PartialResult
@@ -677,18 +677,15 @@ def _report_raised_weight_scales(
     workspace: Workspace, reporter: JobReporter, runs: Mapping[str, PrecisionConfig]
 ) -> None:
     """Reports the weight scales of the runs that were raised for a bias, and the resulting loss of bits."""
-    network, scales = workspace.network, dict[str, RaisedWeightScales]()
+    network, scales = workspace.network, list[RaisedWeightScales]()
     for config in runs.values():
         folds = EditedConstants(network, config)
         group_lowerings = rulebook.plan_lowering(network, config, workspace.ranges, edited_constants=folds)
-        scales.update(
-            (scale.scale_change_text, scale)
-            for scale in rulebook.find_raised_weight_scales(network, group_lowerings, folds)
-        )
-    for text, scale in scales.items():
-        reporter.send(
-            ev.LogMessage(reporter.job, text, "warning" if scale.max_channel_bit_loss >= MIN_WARNED_BITS else "note")
-        )
+        scales += rulebook.find_raised_weight_scales(network, group_lowerings, folds)
+    if scales:
+        has_warned_loss = any(scale.max_channel_bit_loss >= MIN_WARNED_BITS for scale in scales)
+        level = "warning" if has_warned_loss else "note"
+        reporter.send(ev.LogMessage(reporter.job, raised_scales_text(scales), level))
 
 
 def send_group_errors(

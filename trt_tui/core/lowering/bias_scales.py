@@ -6,6 +6,7 @@ overflow; see `trt_tui.core.network.qdq.bias_quantization`. All lowerings and th
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +136,14 @@ class RaisedWeightScales:
             f"{number_text(float(self.raised_scales[worst]))}{channel_text}; it loses "
             f"{self.max_channel_bit_loss:.1f} bits, and {cost}."
         )
+
+
+def raised_scales_text(scales: Sequence[RaisedWeightScales]) -> str:
+    """Returns the largest raise of weight scales as text, with the number of other layers that have raised scales."""
+    worst = max(scales, key=lambda scale: scale.max_channel_bit_loss)
+    other_count = len({scale.layer for scale in scales}) - 1
+    others = counted_noun_text(other_count, "other layer")
+    return worst.scale_change_text + (f" The same holds for {others}, with no larger loss." if other_count else "")
 
 
 _SUMMED_VALUES = 1 << 20

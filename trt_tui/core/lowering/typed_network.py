@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.bias_scales import raised_scales_text
 from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
 from trt_tui.core.lowering.network_rewrite import RewrittenNetwork, rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import NUMPY_TYPES, ONNX_TYPES, GroupLowering, QdqScale
@@ -185,10 +186,8 @@ class TypedLowering(GraphEditor):
                 f"Layers in {texts} contain operators of TensorRT (domain {TENSORRT_DOMAIN}), which ONNX "
                 "Runtime does not have."
             )
-        self.notes += [
-            raised_scale.scale_change_text
-            for raised_scale in rulebook.find_raised_weight_scales(self.network, self.group_lowerings)
-        ]
+        if raised_scales := rulebook.find_raised_weight_scales(self.network, self.group_lowerings):
+            self.notes.append(raised_scales_text(raised_scales))
         refused_layers = {
             name: reason
             for group in self.network.groups
