@@ -112,6 +112,15 @@ def test_sizes_that_the_file_leaves_open_are_those_of_the_samples(named_network)
     assert build_outline_for_input_sizes(network, {}).get_layer(query.name).macs is None
 
 
+@pytest.mark.parametrize(("operator", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_a_recurrent_layer_multiplies_its_inputs_and_its_state_at_each_step(operator, gates, opened) -> None:
+    b = Builder()
+    weights = [b.kernel("w", (2, gates * 8, 5), 5), b.kernel("r", (2, gates * 8, 8), 8)]
+    b.node(operator, ["x", *weights], "/cell", output="y", hidden_size=8, direction="bidirectional")
+    network = opened(b.model([floats("x", 7, 3, 5)], [floats("y", 7, 2, 3, 8)]))
+    assert [layer.macs for layer in network.layers] == [7 * 3 * 2 * gates * 8 * (5 + 8)]
+
+
 def test_constants_are_found_as_initializers_nodes_and_expressions(opened):
     b = Builder()
     stored = b.weight("stored", np.arange(6, dtype=np.float32).reshape(2, 3))

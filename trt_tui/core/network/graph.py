@@ -12,6 +12,7 @@ from trt_tui.core.network.layers import Layer, LayerKind, Shape
 from trt_tui.core.network.model_editing import SCOPE_KEY, list_subgraphs
 from trt_tui.core.network.operators import (
     COPIES,
+    INNER_PRODUCTS,
     INTEGER_OPERATORS,
     PRODUCTS,
     SIZE_INPUTS,
@@ -260,19 +261,27 @@ def _count_float_layers(body: ir.Graph) -> int:
 
 
 def count_macs(node: ir.Node, find_shape: Callable[[ir.Value], Shape | None]) -> int | None:
-    """Counts the multiply-accumulates of one execution of a node; None if a needed size is open.
+    """Counts the multiply-accumulates of one execution of a node; None for Attention and Einsum, and if a size is open.
 
     An open first dimension counts as a batch of 1.
     """
-    if node.op_type not in PRODUCTS or node.domain != "":
+    if node.op_type not in PRODUCTS | INNER_PRODUCTS or node.domain != "":
         return 0
-    result, weight = (_read_sizes_per_sample(value, find_shape) for value in (node.outputs[0], node.inputs[1]))
+    if node.op_type in ("Attention", "Einsum"):
+        return None
+    result, data, weight = (
+        _read_sizes_per_sample(value, find_shape) for value in (node.outputs[0], node.inputs[0], node.inputs[1])
+    )
+    if node.op_type in ("GRU", "LSTM", "RNN"):
+        recurrent_weight = _read_sizes_per_sample(node.inputs[2], find_shape)
+        if data is None or weight is None or recurrent_weight is None:
+            return None
+        return math.prod(data[:2]) * (math.prod(weight) + math.prod(recurrent_weight))
     if result is None or weight is None:
         return None
-    if node.op_type == "Conv":
+    if node.op_type in ("Conv", "DeformConv"):
         return math.prod(result) * math.prod(weight[1:])
     if node.op_type == "ConvTranspose":
-        data = _read_sizes_per_sample(node.inputs[0], find_shape)
         return None if data is None else math.prod(data) * math.prod(weight[1:])
     if node.op_type == "Gemm":
         return math.prod(result) * weight[1 if node.attributes.get_int("transB", 0) else 0]
