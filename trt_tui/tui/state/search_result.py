@@ -1,5 +1,6 @@
 """The configs that a search offers, with their values, and the changes that each of them would make."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,14 +13,13 @@ from trt_tui.core.moves.config import (
     list_config_differences,
 )
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import Evaluation, Trial
+from trt_tui.core.search import Evaluation
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
     counted_noun_text,
     milliseconds_text,
 )
-from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.results import find_decisive_outcome
 from trt_tui.session.search_report import search_evidence_lines, search_method_text
 from trt_tui.session.search_status import SearchStatus
@@ -284,46 +284,16 @@ def _target_value_title(session: Session) -> str:
 
 
 def search_check_texts(session: Session, search_status: SearchStatus, option: SearchOption) -> list[str]:
-    """Returns the evidence for a config that a search offers, and the gains.
-
-    The gains are the values after each step of the search that leads to the config. Each clause is a text of its own.
-    """
+    """Returns the evidence for a config that a search offers. Each clause outside parentheses is a text of its own."""
     end_event = search_status.end_event
     if option.relation == CURRENT or end_event is None:
         return []
     missed_text = _missed_check_text(session, search_status, option.config)
     if option.config == end_event.result.config:
         evidence = search_evidence_lines(session, end_event, search_status.request)
-        texts = [part for text in evidence for part in text.split("; ")]
-        texts += [missed_text] if missed_text and not end_event.failed_check_text(option.config) else []
-    else:
-        texts = [missed_text or "simulated on the samples of the search only"]
-    gains = _step_values_text(session, end_event, option)
-    return [*texts, *([f"gains: {gains}"] if gains else [])]
-
-
-def _step_values_text(session: Session, end_event: SearchEnded, option: SearchOption) -> str:
-    """Returns the values after each step that leads to an option, without steps that the search did not evaluate; "" if
-    fewer than two are known."""
-    chosen = option.evaluation
-    if chosen is None:
-        return ""
-    steps: list[tuple[str, Trial]] = [("start", Trial())]
-    for count, name in enumerate(chosen.zero_cost_sets, 1):
-        steps.append((name, Trial(zero_cost_sets=chosen.zero_cost_sets[:count])))
-    if chosen.range_moves:
-        ranges = counted_noun_text(len(chosen.range_moves), "other range")
-        steps.append((ranges, Trial((), chosen.range_moves, zero_cost_sets=chosen.zero_cost_sets)))
-    if chosen.raised_groups:
-        steps.append((f"{len(chosen.raised_groups)} raised", chosen))
-    values = {
-        evaluation.config_key: _evaluation_value_text(session, evaluation)
-        for evaluation in reversed(end_event.evaluations)
-    }
-    texts = [
-        f"{name} {values[trial.config_key].removesuffix(' dB')}" for name, trial in steps if trial.config_key in values
-    ]
-    return " → ".join(texts) if len(texts) > 1 else ""
+        texts = [part for text in evidence for part in re.split(r"; (?![^(]*\))", text)]
+        return texts + ([missed_text] if missed_text and not end_event.failed_check_text(option.config) else [])
+    return [missed_text or "simulated on the samples of the search only"]
 
 
 def _evaluation_value_text(session: Session, evaluation: Evaluation) -> str:
