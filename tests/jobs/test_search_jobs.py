@@ -261,8 +261,7 @@ def test_a_whatif_goes_first_and_background_work_waits(opened):
     ]
     assert order[0] == whatif and order.index(search) < len(order) - 1
     shares = [place for place, event in enumerate(events) if isinstance(event, ev.ErrorSharesMeasured)]
-    ended = events.index(of(events, ev.SearchEnded)[0])
-    assert min(shares) < ended < max(shares), "shares on few samples come first, the rest waits"
+    assert events.index(of(events, ev.SearchEnded)[0]) < min(shares), "nobody has asked for shares by a key"
 
 
 def test_a_stopped_search_says_its_best_and_goes_on_later(options, tmp_path, first, runs):

@@ -71,7 +71,7 @@ def run_preview_job(
         reporter.send(ev.EnginePreviewed(reporter.job, config, Preview(refusal=NOT_INSTALLED)))
         return
     if request.after_opening:
-        yield Urgency.SEARCH
+        yield Urgency.GROUP_ERRORS
     try:
         ranges, _ = collect_ranges_for_export(workspace, store, reporter, config, request.config_calibration)
         client = PreviewClient(workspace, store, reporter, ranges, request.low_priority)

@@ -25,8 +25,8 @@ class Urgency(IntEnum):
     REMEDIES = 4
     FIRST_ACCURACY = 5
     ACCURACY = 6
-    FIRST_SHARES = 7
-    SEARCH = 8
+    SEARCH = 7
+    FIRST_SHARES = 8
     GROUP_ERRORS = 9
     BACKGROUND = 10
     TOGGLES = 11
