@@ -640,13 +640,16 @@ async def test_a_bundle_asks_before_samples_go_in_and_a_row_is_written_as_a_piec
         assert [one.name for one in made.graph.output] == [group.final_tensor]
         await press(pilot, "enter")
         app.session.child.held.add(rq.WriteBundle)
-        for answer, samples in (("y", True), ("n", False)):
+        for answer, samples in (("y", True), ("n", False), ("enter", False), ("escape", None)):
             await press(pilot, "e", "home", *["down"] * formats.index("bundle"), "enter", "enter")
             assert isinstance(app.screen, Picker)
             await press(pilot, "0")
-            assert isinstance(app.screen, ConfirmDialog)
+            assert isinstance(app.screen, Picker)
             sent = len(app.session.child.sent)
             await press(pilot, answer)
+            if samples is None:
+                assert not any(isinstance(request, rq.WriteBundle) for request in app.session.child.sent[sent:])
+                continue
             asked = app.session.child.sent[sent]
             assert (asked.release, asked.with_samples, Path(asked.path)) == ("10", samples, tmp_path / "vit.bundle")
             await answered(pilot, "escape")

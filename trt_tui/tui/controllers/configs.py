@@ -147,10 +147,11 @@ class ExportController(Presenter):
             if os.path.isdir(path):
                 raise InputError(f"{path} is a folder", "", "Name a file in it.")
             if os.path.exists(path):
-                self._export_after_confirmation(
+                self.open_dialog(
                     ConfirmDialog(f"{path} exists. Overwrite it?", "overwrite", "keep it"),
-                    lambda confirmed: session.export_config(export_format, path, True) if confirmed else None,
-                    export_format,
+                    lambda _: self._send_request_from_dialog(
+                        lambda: session.export_config(export_format, path, True), export_format
+                    ),
                 )
             else:
                 self._send_request_from_dialog(lambda: session.export_config(export_format, path), export_format)
@@ -163,10 +164,12 @@ class ExportController(Presenter):
             question = (
                 f"Put a few samples of {session.opened_network.data.source} and their outputs into {bundle_path.name}?"
             )
-            self._export_after_confirmation(
-                ConfirmDialog(question, "put them in, for verify.sh", "leave them out"),
-                lambda confirmed: session.export_bundle(bundle_path, tensorrt_release, confirmed),
-                "bundle",
+            answers = [PickerItem("n", "leave them out", False), PickerItem("y", "put them in, for verify.sh", True)]
+            self.open_dialog(
+                Picker(question, answers),
+                lambda with_samples: self._send_request_from_dialog(
+                    lambda: session.export_bundle(bundle_path, tensorrt_release, with_samples), "bundle"
+                ),
             )
 
         items = [
@@ -174,14 +177,6 @@ class ExportController(Presenter):
             for key, (release, title) in zip("8016", RELEASE_TITLES.items(), strict=True)
         ]
         self.open_dialog(Picker("A bundle for", items), ask_to_include_samples)
-
-    def _export_after_confirmation(
-        self, dialog: ConfirmDialog, on_answer: Callable[[bool], None], export_format: str
-    ) -> None:
-        self.app.push_screen(
-            dialog,
-            lambda confirmed: self._send_request_from_dialog(lambda: on_answer(confirmed is True), export_format),
-        )
 
     def _send_request_from_dialog(self, send_request: Callable[[], None], export_format: str) -> None:
         """Sends an export request. The open export dialog then waits for the job, or shows why the request failed."""
