@@ -321,6 +321,11 @@ def test_a_target_of_what_is_not_measured_is_refused(text, metric, title):
         parse_target(text).refuse_if_unmeasurable(JUDGED, NETWORK, metric)
 
 
+def test_who_asks_for_agreement_beside_class_ids_is_told_of_their_mismatch():
+    with refused(title="needs a classifier", next_step="mismatch<=0.01"):
+        parse_target("agreement>=0.9").refuse_if_unmeasurable(JUDGED, NETWORK, None)
+
+
 FP32_PARTS = {"f1": 90.0, "f1/3": 95.0, "f1/8": 85.0, "f1/9": 90.0}
 
 

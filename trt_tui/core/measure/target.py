@@ -411,7 +411,8 @@ class Target:
             raise InputError(
                 f"{self.text} needs a classifier",
                 "no judged output holds the scores of classes",
-                "Bound another value, such as sqnr>=20, or a metric of yours with --metric.",
+                f"Bound another value, such as {'mismatch<=0.01' if INTEGER_KIND in kinds else 'sqnr>=20'}, "
+                "or a metric of yours with --metric.",
             )
         metric = self.error_metric
         if metric is not None and (INTEGER_KIND if metric.is_for_integers_only else FLOAT_KIND) not in kinds:
