@@ -146,7 +146,7 @@ def test_a_new_kind_has_its_words_in_comparisons_rows_and_reports(network, confi
     ]
     assert Kept.difference_title("fc2") == "rule of fc2"
     assert [move.row_note for _, move in config.find_moves_on_group(group)] == ["rule range > 3 by a rule"]
-    session = SimpleNamespace(choice_reasons={}, outline=network, opened=SimpleNamespace(outline=network))
+    session = SimpleNamespace(choice_reasons={}, opened_network=SimpleNamespace(outline=network))
     assert other_moves_text(session, config, group) == "; rule range > 3 by a rule"
     report = config_markdown(network, config, "", "")
     assert "| layer | operator | rule | set by |" in report
