@@ -181,6 +181,9 @@ def test_what_cannot_be_divided_goes_in_ways_that_take_less_of_a_device_and_at_l
     with pytest.raises(OutOfMemoryError) as caught:
         figures(Short(most, device=True), network, samples)
     assert "smaller than requested" in caught.value.cause
+    samples.memory_fallbacks, judged = MemoryFallbacks(), select_judged_outputs(network, ["y"])
+    with Analysis(network, Short(most, device=True), samples, judged) as analysis, pytest.raises(OutOfMemoryError):
+        list(analysis.measure_accuracy(INT8, expected[0]))
 
 
 def test_what_is_one_value_of_several_samples_is_not_put_together(sampled):

@@ -248,20 +248,24 @@ def refuse():
 
 def test_sizes_of_tensors_cross_no_cut_on_a_device(opened):
     """A CUDA graph needs them as constants: a network that hands them on is one piece."""
-    for shared in (False, True):
+    for handed_on, is_one_piece in (("", False), ("sizes", True), ("indices", False)):
         b, x = Builder(), "x"
         size = b.node("Shape", ["x"], "/size")
+        indices = b.node("ArgMax", ["x"], "/indices", axis=1)
         for index in range(9):
             x = b.node("MatMul", [x, b.kernel(f"w{index}", (4, 4), 4)], f"/product{index}")
+            if handed_on == "indices":  # a matrix of integers is no size
+                x = b.node("Add", [x, b.node("Cast", [indices], f"/cast{index}", to=1)], f"/sum{index}")
+                continue
             own = b.node("Shape", [x], f"/size{index}")
-            x = b.node("Reshape", [x, size if shared else own], f"/reshaped{index}")
+            x = b.node("Reshape", [x, size if handed_on else own], f"/reshaped{index}")
         b.node("Relu", [x], "/last", output="y")
         network = opened(b.model([floats("x", "n", 4)], [floats("y", "n", 4)]))
         gated = build_gated_graph(network, float_types=(FP16,), boundary_types=(FP16,), gates_as_data=True)
         pieces = list(split_graph_into_pieces(gated, 3, for_device=True))
-        assert (len(pieces) == 1) is shared
+        assert (len(pieces) == 1) is is_one_piece
         inner = {value.name for piece in pieces[:-1] for value in piece.graph.outputs}
-        assert not [
+        assert handed_on == "indices" or not [
             value
             for piece in pieces[1:]
             for value in piece.graph.inputs
