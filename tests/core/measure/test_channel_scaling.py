@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from tests import lowered, networks
 from tests.networks import Builder, floats
 from tests.networks.drawn import drawn_network
+from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.scales import compute_activation_ranges
-from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves, propose_normalisation_rewrites
+from trt_tui.core.measure.zero_cost_kinds import (
+    add_zero_cost_moves,
+    measure_smoothquant_moves,
+    propose_normalisation_rewrites,
+)
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import (
     EqualizationMove,
@@ -23,6 +28,7 @@ from trt_tui.core.moves.constant_moves import (
     SmoothQuantMove,
     attention_scale_refusal_reason,
     channel_scaling_refusal_reason,
+    decode_vector,
     encode_vector,
     equalization_refusal_reason,
     make_attention_scale_move,
@@ -409,13 +415,21 @@ def test_a_depthwise_conv_reads_and_produces_one_channel_each(opened):
     assert [(constant.shape, constant.divisor_axis) for constant in depthwise] == [((8, 1, 1, 1), 0)] * 2
 
 
-def test_a_grouped_conv_maps_the_channels_of_its_groups(opened):
-    scaling = first_scaling(opened(pair(conv_groups=2)))
+def test_a_grouped_conv_maps_the_channels_of_its_groups(opened, backend):
+    network = opened(pair(conv_groups=2))
+    scaling = first_scaling(network)
     (reader,) = scaling.readers
     factors = np.arange(1, 9, dtype=np.float32)
     assert reader.shape == (8, 4, 1, 1)
     expected = np.repeat(np.stack((factors[:4], factors[4:])), 4, axis=0)
     np.testing.assert_allclose(reader.divide_channels(np.ones((8, 4, 3, 3), np.float32), factors)[..., 0, 0], expected)
+    np.savez(
+        network.path.with_name("x.npz"), x=np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)
+    )
+    samples = load_samples(network.path.with_name("x.npz"), network.inputs)
+    moves = measure_smoothquant_moves(network, ["/first/Conv"], samples, backend, strength=0.0)
+    weight = np.abs(network.constant_value(reader.tensor)).reshape(2, 4, 4, 9).max((1, 3)).ravel()
+    np.testing.assert_allclose(decode_vector(moves["/first/Conv"].factors), 1 / weight, rtol=1e-6)
 
 
 def test_heads_of_a_grouped_query_attention_share_factors(opened):

@@ -475,11 +475,15 @@ def test_a_weight_that_the_file_computes_from_quantized_ones_is_the_files(tmp_pa
         [quantized(b.kernel("w", (8, 6), 8), "w"), b.node("Mul", [product, b.weight("two", np.float32(2))], "/twice")],
         "/sum",
     )
-    b.node("MatMul", [quantized("x", "x"), quantized(weight, "/sum")], "matmul", output="y")
+    first = b.node("MatMul", [quantized("x", "x"), quantized(weight, "/sum")], "/first")
+    b.node("MatMul", [first, b.kernel("last", (6, 6), 6)], "/last", output="y")
     onnx.save(model := b.model([floats("x", 2, 8)], [floats("y", 2, 6)]), tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx", lambda: backend)
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)}
     assert sqnr(run(backend, ir.from_proto(model), feeds), simulated(backend, network, AS_GIVEN, feeds)) > 100
+    raised = AS_GIVEN.with_group_precision([network.get_group("/first/MatMul")], FP32)
+    typed = lower_from_source_model(network, raised, {}).model
+    assert sqnr(simulated(backend, network, raised, feeds), run(backend, typed, feeds)) > 100
 
 
 def test_codes_of_16_bits_of_onnx_runtimes_own_operators_run_as_onnx_has_them(tmp_path, backend):

@@ -231,11 +231,10 @@ class _SourceModelLowering(TypedLowering):
                 or is_dequantize(item.producer())
                 for item in iterate_reachable([value], _list_operands)
             ):
-                stored = self.network.ir_value(tensor).const_value
                 value = register_constant(
                     self.graph,
                     self.names.make_unique_name(f"{tensor}__float"),
-                    stored if stored is not None else ir.tensor(self.network.constant_value(tensor)),
+                    ir.tensor(self.network.constant_value(tensor)),
                 )
             self.unquantized_constants[tensor] = value
         return self.unquantized_constants[tensor]
