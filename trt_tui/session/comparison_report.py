@@ -513,7 +513,10 @@ def preview_difference_lines(session: SessionState, run_titles: Mapping[str, str
         if preview is None or preview.refusal is not None and preview.refusal.is_rtx_missing:
             continue
         if preview.refusal is not None:
-            lines.append(f"{title}: no preview of its engine: {preview.refusal.refusal_text}")
+            first_sentence = preview.refusal.refusal_text.partition(". ")[
+                0
+            ]  # a builder's message has a thousand characters
+            lines.append(f"{title}: no preview of its engine: {first_sentence}")
             continue
         record = preview_record(session.opened_network.outline, configs[run], preview)
         lines.append(f"{title}: {_preview_text(record)}")
