@@ -2,11 +2,13 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import onnx
 import pytest
 
 from tests import TESTS, networks
+from tests.measuring import verdict
 from tests.networks import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.engines.group_implementations import find_group_implementations
@@ -551,4 +553,6 @@ def test_the_groups_that_lose_most_in_an_engine_come_first(resnet):
     _, table = engine_error_blocks(resnet, "int8", errors, simulated, None)
     assert [row[-1] for row in table.rows[1:]] == ["+20.0", "+10.0", "-5.0", ""]
     assert [row[2] for row in table.rows[1:4]] == [ErrorMetrics(sqnr).sqnr_text("") for sqnr in (20.0, 30.0, 45.0)]
+    lines, _ = engine_error_blocks(resnet, "int8", replace(errors, accuracy=verdict(12.5)), simulated, None)
+    assert "12.5 dB at y" in lines[-1]
     assert engine_error_blocks(resnet, "int8", None, simulated, None) == []

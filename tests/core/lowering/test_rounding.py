@@ -185,16 +185,24 @@ def convs():
     return b.model([floats("x", "n", 4, 12, 12)], [floats("y", "n", 6)])
 
 
-def encoder():
-    """A LayerNorm, two MatMuls that read it, and a MatMul behind them: weights in blocks of 64."""
+def encoder(gain=1.0):
+    """A LayerNorm, two MatMuls that read it, and a MatMul behind them: weights in blocks of 64.
+
+    Args:
+        gain: The factor of the last weights.
+    """
     b = Builder(opset=17)
     parameters = [b.weight("norm.scale", np.ones(WIDTH, np.float32)), b.vector("norm.bias", WIDTH)]
     y = b.node("LayerNormalization", ["x", *parameters], "/norm")
     up = b.node("MatMul", [y, b.kernel("up.weight", (WIDTH, 2 * WIDTH), WIDTH)], "/up")
     gate = b.node("MatMul", [y, b.kernel("gate.weight", (WIDTH, 2 * WIDTH), WIDTH)], "/gate")
     z = b.node("Mul", [up, b.node("Sigmoid", [gate], "/sigmoid")], "/mul")
-    b.node("MatMul", [z, b.kernel("down.weight", (2 * WIDTH, WIDTH), 2 * WIDTH)], "/down", output="y")
+    b.node("MatMul", [z, b.kernel("down.weight", (2 * WIDTH, WIDTH), 2 * WIDTH, gain)], "/down", output="y")
     return b.model([floats("x", "n", 5, WIDTH)], [floats("y", "n", 5, WIDTH)])
+
+
+def encoder_with_scales_below_fp16():
+    return encoder(1e-6)
 
 
 def prepared(model, opened, backend, count=32, batch=4):
@@ -254,6 +262,7 @@ CASES = [
     (convs, Precision.INT8, FP16),
     (convs, Precision.INT8, FP32),
     (encoder, Precision.INT8, FP16),
+    (encoder_with_scales_below_fp16, Precision.INT8, FP16),
     (encoder, Precision.INT4, FP16),
     (encoder, Precision.INT4, BF16),
     (encoder, Precision.INT4, FP32),

@@ -583,8 +583,6 @@ class ChannelTracer(SizeReader):
         return channel_ids[tuple(selection)]
 
     def _trace_gather(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
-        if not self._is_computed(layer.inputs[0]):
-            return np.zeros((1,) * len(self._shape(layer.outputs[0]) or ()), np.int64)
         axis = node.attributes.get_int("axis", 0) % channel_ids.ndim
         indices_shape = self._shape(layer.inputs[1])
         if indices_shape is None:
