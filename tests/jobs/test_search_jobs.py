@@ -794,6 +794,13 @@ def test_a_latency_budget_is_estimated_from_two_engines_and_kept(with_builder, o
     assert len(worker.built) <= 3
 
 
+@pytest.mark.parametrize("unmet", [{"check_command": "false", "max_latency": 9.0}, {"max_latency": 0.5}])
+def test_an_engine_that_meets_the_target_mends_no_failed_check_and_no_missed_budget(with_builder, unmet):
+    worker = with_builder(0.0, latency=lambda config: 1.0)
+    ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=10",), max_builds=9, **unmet)))
+    assert ended.confirmed and not ended.result.is_met
+
+
 def test_an_engine_slower_than_estimated_sends_the_search_on(with_builder, opened):
     total = len(opened().network.groups)
 

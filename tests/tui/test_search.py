@@ -508,6 +508,21 @@ def test_offered_configs_differ_and_each_change_shows_the_value_without_it(sessi
         assert {TreeModel(driven.outline).titles[name] for name in best.raised_groups} <= names
 
 
+def test_a_search_takes_back_the_doubt_of_its_result_alone(session, tmp_path):
+    driven = session(save_resnet(tmp_path, samples=12), LocalSession, target="sqnr>=42", resume=False)
+    driven.start()
+    driven.until_type(ev.NetworkOpened)
+    request = make_search_request(driven.config, ("sqnr>=42",), try_zero_cost=False, try_ranges=False)
+    for doubted in (False, True):
+        driven.start_search(request)
+        driven.until_type(ev.SearchEnded)
+        driven.until_idle()
+        doubts, result = driven.config_names.search_doubts, driven.search_status.end_event.result.config
+        others = {other.config for other in driven.search_status.end_event.evaluations} - {result}
+        assert others and set(doubts) == (others if doubted else set())
+        doubts.update(dict.fromkeys((result, *others), SearchDoubt("on other samples it misses", "sqnr>=42")))
+
+
 async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await answered(pilot, "a", "enter")

@@ -781,6 +781,7 @@ class SearchJob:
         tries_changes = request.try_zero_cost or request.try_ranges
         is_going_on = True
         while is_going_on:
+            self.exported_result = None  # of an earlier result
             yield from self._evaluate_proposed_configs(STEPS_WITHOUT_RANKING)
             if (
                 self.search.current_trial is not None
@@ -1468,6 +1469,7 @@ class SearchJob:
         result = replace(result, raise_reasons={**qdq_reasons, **result.raise_reasons})
         target_outcome: TargetOutcome | None = None
         best, caveats = result.best_evaluation, self._list_export_and_engine_caveats()
+        check_result = self._check_results.get(result.config)
         if best is not None and best.target_result.accuracy is not None:
             # The interval of the metric cannot change a failed command or a missed target.
             measured = (
@@ -1481,14 +1483,18 @@ class SearchJob:
             )
             if measured is accuracy and measured is not accuracy_with_interval:
                 target_outcome = best.target_result.target_outcome
-            elif (target_outcome := judge_accuracy(self.targets, accuracy)) is not None and (
-                check_result := self._check_results.get(result.config)
-            ) is not None:
+            elif (target_outcome := judge_accuracy(self.targets, accuracy)) is not None and check_result is not None:
                 target_outcome = combine_with_check(target_outcome, check_result)
         miss_text = held_out_result.miss_text if held_out_result is not None else ""
         target_outcome = target_outcome and target_outcome.with_missed_check(miss_text)
         missed_checks = [*(caveat.text for caveat in caveats if caveat.fails_run), *filter(None, [miss_text])]
-        is_met = (result.is_met or bool(self.confirmed)) and not missed_checks
+        is_confirmed = (
+            bool(self.confirmed)
+            and best is not None
+            and (check_result is None or check_result.passes)
+            and search.is_within_budget(best.raised_groups, best.precisions)
+        )
+        is_met = (result.is_met or is_confirmed) and not missed_checks
         if is_met is not result.is_met:
             checks = missed_checks or [f"met by its engine: {self._engine_values_text}"]
             summary = f"{'; '.join(checks)}; simulated on the samples of the search, {result.summary}"

@@ -115,7 +115,9 @@ class SearchStatus:
         ranges = self.best_evaluation.range_moves if self.best_evaluation is not None else {}
         reasons = self.end_event.result.raise_reasons if self.end_event is not None else {}
         has_other_samples = self.end_event is not None and self.end_event.has_other_samples
-        samples_text = f" ({self.sample_count} samples of the search)" if has_other_samples else ""
+        samples_text = (
+            f" ({counted_noun_text(self.sample_count or 0, 'sample')} of the search)" if has_other_samples else ""
+        )
         return {
             **dict.fromkeys(ranges, f"search:{self.request.method}"),
             **{name: f"{reason}{samples_text}" for name, reason in reasons.items()},

@@ -538,12 +538,14 @@ class Session(SessionState):
         if result.best_evaluation is None:
             return
         self.config_names.get_config_name(result.config)
+        doubts, targets_text = self.config_names.search_doubts, join_target_texts(search_status.request.tolerances)
+        exported, is_whole = event.exported, not event.was_stopped and not search_status.request.sample
         for config in {evaluation.config for evaluation in event.evaluations}:
-            self.config_names.search_doubts.pop(config, None)
             if doubt := event.find_doubt_reason(config):
-                self.config_names.search_doubts[config] = SearchDoubt(
-                    doubt, join_target_texts(search_status.request.tolerances)
-                )
+                doubts[config] = SearchDoubt(doubt, targets_text)
+            elif config == result.config and is_whole and exported is not None and exported.is_met:
+                if config in doubts and doubts[config].targets == targets_text:  # all checks were made again
+                    del doubts[config]
         if not event.has_other_samples:
             self.results.get_or_create_results(result.config).store_accuracy(
                 result.best_evaluation.target_result.accuracy

@@ -108,10 +108,10 @@ def _missed_check_text(session: Session, search_status: SearchStatus, config: Pr
         return f"{text} on the samples of the search"
     if {target.text for target in session.targets} != set(search_status.request.tolerances):
         return ""
-    outcomes = session.config_target_outcomes(config)
     for kind, name in ((RunKind.BUILT_ENGINE, "the engine"), (RunKind.EXPORTED_FILE, "the exported network")):
         run = session.results.get_results_or_empty(config).runs.get(kind)
-        if kind in outcomes and not outcomes[kind].passes and run is not None and run.accuracy is not None:
+        outcome = session.target_outcome(run.accuracy) if run is not None else None
+        if run is not None and run.accuracy is not None and outcome is not None and not outcome.passes:
             value = target_value_span(session, run.accuracy, is_simulated=False)[0]
             return f"{name} yields {value} on {counted_noun_text(run.accuracy.samples, 'sample')}"
     return ""
@@ -130,6 +130,8 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
         evaluation = next((other for other in end_event.evaluations if other.config == config), None)
         if evaluation is not None:
             option = _make_search_option(CURRENT, evaluation)
+            if config == end_event.result.config:
+                return replace(option, outcome=end_event.target_outcome or option.outcome)
             has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
             is_firmer = (
                 has_same_targets

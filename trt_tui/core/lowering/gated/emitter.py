@@ -186,7 +186,10 @@ def _find_value_before_lossless_casts(node: ir.Node) -> ir.Value | None:
     source = widening.inputs[0] if widening is not None and widening.op_type == "Cast" else None
     if source is None or wide is None or source.dtype is None or wide.dtype is None:
         return None
-    is_lossless = np.can_cast(source.dtype.numpy(), wide.dtype.numpy(), "safe")
+    narrow_type, wide_type = source.dtype.numpy(), wide.dtype.numpy()
+    is_lossless = np.can_cast(narrow_type, wide_type, "safe") and (
+        narrow_type.kind == wide_type.kind or narrow_type.itemsize < 8  # FP64 rounds integers of 64 bits
+    )
     return source if is_lossless and source.dtype == node.outputs[0].dtype else None
 
 
