@@ -544,8 +544,12 @@ class Session(SessionState):
             if doubt := event.find_doubt_reason(config):
                 doubts[config] = SearchDoubt(doubt, targets_text)
             elif config == result.config and is_whole and exported is not None and exported.is_met:
-                if config in doubts and doubts[config].targets == targets_text:  # all checks were made again
-                    del doubts[config]
+                earlier = doubts.get(config, SearchDoubt("", ""))
+                # A doubt stays if this search has not made the check that the earlier search saw missed.
+                needs_engine, needs_held_out = "engine" in earlier.text, "held-out" in earlier.text
+                is_checked = (event.confirmed or not needs_engine) and (event.held_out or not needs_held_out)
+                if earlier.targets == targets_text and is_checked:
+                    doubts.pop(config, None)
         if not event.has_other_samples:
             self.results.get_or_create_results(result.config).store_accuracy(
                 result.best_evaluation.target_result.accuracy

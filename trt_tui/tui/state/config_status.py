@@ -213,11 +213,11 @@ def noise_distance_text(session: Session, best: Accuracy) -> str:
     target = session.target or Target("sqnr", 0.0)
     interval, value = target.confidence_interval(best), target.measured_value(best)
     if interval is None or value is None:
-        return f"{MIN_DISTINCT_SQNR_DB} dB"
+        return f"{MIN_DISTINCT_SQNR_DB} dB{'' if target.kind == 'sqnr' else ' of SQNR'}"
     distance = value - interval.low if target.is_higher_better else interval.high - value
     if target.kind == "sqnr":
         return f"{number_text(max(0.0, min(distance, MAX_NOISE_SQNR_DB)), 2)} dB"
-    return f"{target.bounded_value.value_with_unit_text(max(0.0, distance))} and {MAX_NOISE_SQNR_DB:g} dB"
+    return f"{target.bounded_value.value_with_unit_text(max(0.0, distance))} and {MAX_NOISE_SQNR_DB:g} dB of SQNR"
 
 
 def accuracy_sort_key(session: Session, accuracy: Accuracy | None) -> tuple[float, float]:
