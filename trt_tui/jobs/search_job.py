@@ -1,9 +1,7 @@
 """The job of a search. The search proposes configs, an evaluator measures them, and engines confirm the result.
 
 An engine may deviate from its simulation by more than rounding explains. Such a deviation is not used as a margin. A
-kernel computes something else, and raising more layers avoids that kernel only by chance. Errors inside the engine show
-the group at which the deviation begins. Fusion barriers around that group then prevent the kernel from being chosen. If
-a marked engine agrees with the simulation, its barriers are used instead, halved as long as one half suffices.
+kernel computes something else, and raising more layers avoids that kernel only by chance.
 """
 
 import copy
@@ -26,20 +24,16 @@ from trt_tui.core.measure.engine_agreement import (
     PREVIEW_REASON,
     QdqRemoval,
     engine_sqnr_gap_db,
-    find_engine_divergence,
     remove_all_unused_qdq,
 )
 from trt_tui.core.measure.group_sweep import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
-    MARKED,
     Accuracy,
     Caveat,
-    EngineErrors,
     EngineResult,
     ExportedResult,
     ExportedRun,
-    GroupErrors,
 )
 from trt_tui.core.measure.target import (
     HeldOutResult,
@@ -52,12 +46,11 @@ from trt_tui.core.measure.target import (
     parse_target,
 )
 from trt_tui.core.measure.zero_cost_kinds import TrialBudget, ZeroCostKind, list_searched_stages
-from trt_tui.core.moves.config import BarrierMove, MoveKey, PrecisionConfig, RangeMove
+from trt_tui.core.moves.config import MoveKey, PrecisionConfig, RangeMove
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision_of_groups
 from trt_tui.core.network.known_defects import BuildTarget, match_known_defects
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
-from trt_tui.core.network.network import Network
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.search import TOP_DOWN_METHODS, Search, SearchSpace, Trial, ZeroCostEffort
 from trt_tui.core.search.search import ALONE_STEP, COMBINED_STEP, RANGES_STEP, find_added_moves, pareto_front
@@ -84,19 +77,16 @@ from trt_tui.jobs.check_command import (
 )
 from trt_tui.jobs.comparison import (
     add_metric_intervals,
-    load_group_errors,
     measure_accuracies_in_parallel,
     measure_final_accuracy,
     propose_zero_cost_moves,
     run_group_sweep,
-    send_group_errors,
     send_reference_metric,
 )
 from trt_tui.jobs.engine import (
     build_engines_in_parallel,
     execute_exported_file,
     get_or_build_engine,
-    send_engine_errors,
 )
 from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
 from trt_tui.jobs.scheduler import (
@@ -357,22 +347,6 @@ class SearchEvaluator:
             self.reporter.send(ev.AccuracyMeasured(self.reporter.job, "config", config, accuracy, True))
         return (yield from get_or_build_engine(self.workspace, self.store, self.reporter, config))
 
-    def measure_engine_errors(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
-        """Returns the errors inside the engine of a config; None if there is no engine.
-
-        A marked engine is measured if the release has no debug tensors.
-        """
-        builder = self.workspace.builder
-        use_marked_engine = builder is None or not builder.capabilities.debug_tensors
-        return send_engine_errors(self.workspace, self.store, self.reporter, config, use_marked_engine)
-
-    def measure_group_errors(self, config: PrecisionConfig) -> Steps[Mapping[str, GroupErrors]]:
-        """Returns the simulated errors at the groups of a config, by group name."""
-        yield from send_group_errors(self.workspace, self.store, self.reporter, {"config": config}, Urgency.SEARCH)
-        return (
-            load_group_errors(self.workspace, self.store, config, self.workspace.find_group_error_feeds(config)) or {}
-        )
-
     def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
         """Executes the exported file of a config on the samples of the search. Returns the result."""
         feed_indices = None if self.feed_index is None else [self.feed_index]
@@ -446,10 +420,6 @@ def _value_and_interval_texts(target: Target, accuracy: Accuracy | None) -> tupl
     if accuracy is None:
         return "", ""
     return target.measured_value_text(accuracy), target.confidence_interval_text(accuracy)
-
-
-BARRIER_REASON = "search:triage"
-"""The reason stored in fusion barriers that the triage of a search has added."""
 
 
 # -- latencies -------------------------------------------------------------------------------------------------------
@@ -538,7 +508,7 @@ class LatencyModel:
         return min(1.0, max(0.0, (current_width - start_width) / (highest_width - start_width)))
 
 
-# -- triage ----------------------------------------------------------------------------------------------------------
+# -- engines ----------------------------------------------------------------------------------------------------------
 
 
 def has_unexplained_gap(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> bool:
@@ -555,34 +525,6 @@ def unexplained_gap_text(simulated_accuracy: Accuracy, engine_accuracy: Accuracy
         return f"{engine_accuracy.nonfinite_count} NaN or Inf, which the simulation does not have"
     gap = engine_sqnr_gap_db(simulated_accuracy, engine_accuracy)
     return f"{add_decibel_unit(decibels_text(gap, mark=''))} worse than simulated, which rounding does not explain"
-
-
-def add_barriers(config: PrecisionConfig, tensors: Sequence[str]) -> PrecisionConfig:
-    """Returns a config with fusion barriers at some tensors."""
-    return config.with_moves({tensor: BarrierMove(BARRIER_REASON) for tensor in tensors})
-
-
-def _split_into_halves(tensors: list[str]) -> list[list[str]]:
-    """Returns the two halves of a list of tensors; [] for a single tensor."""
-    half = len(tensors) // 2
-    return [tensors[:half], tensors[half:]] if half else []
-
-
-def _list_group_and_producers(network: Network, group_name: str) -> list[str]:
-    """Returns the names of the groups that produce the inputs of a group, and its own name at the end."""
-    producers = [network.producer.get(tensor) for tensor in network.get_group(group_name).inputs]
-    groups = [network.find_group(producer) for producer in producers if producer is not None]
-    return [*(group.name for group in groups if group is not None), group_name]
-
-
-def _list_results_usable_as_outputs(network: Network, config: PrecisionConfig, group_names: Sequence[str]) -> list[str]:
-    """Returns the result tensors of groups that can become outputs, in the order of the groups."""
-    excluded = {*config.get_moves(BarrierMove), *network.blocking_plugins}
-    return [
-        tail
-        for tail in dict.fromkeys(network.get_group(name).final_tensor for name in group_names)
-        if tail not in excluded and not BarrierMove().refusal_reason(network, tail)
-    ]
 
 
 MAX_EXPORT_ROUNDS = 4
@@ -735,7 +677,6 @@ class SearchJob:
         self.requested_configs: set[PrecisionConfig] = set()
         self._latency_model = LatencyModel()
         self._use_preview = request.use_preview
-        self._can_search_barriers = True
         self._max_judging_s = 0.0
         self._before_withdrawal: Search | None = None
         self.confirmed: bool | None = None
@@ -1297,7 +1238,10 @@ class SearchJob:
         if self.confirmed or not result.is_met or simulated_accuracy is None:
             return False, ""
         if has_unexplained_gap(simulated_accuracy, engine.accuracy):
-            return (yield from self._respond_to_deviating_engine(result.config, simulated_accuracy, engine.accuracy))
+            return False, (
+                f"its engine: {unexplained_gap_text(simulated_accuracy, engine.accuracy)}; errors inside the engine "
+                "show the fused layer where it begins, and a fusion barrier there may help"
+            )
         gaps = self._find_score_gaps(simulated_accuracy, engine.accuracy)
         gap_texts = []
         for index, gap in gaps.items():
@@ -1314,96 +1258,6 @@ class SearchJob:
             [gaps.get(index, margin) for index, margin in enumerate(self._required_margins)]
         )
         return True, f"the engine with {raised_count} raised: {'; '.join(gap_texts)}"
-
-    def _respond_to_deviating_engine(
-        self, config: PrecisionConfig, simulated_accuracy: Accuracy, engine_accuracy: Accuracy
-    ) -> Steps[tuple[bool, str]]:
-        """Searches for fusion barriers that make an engine agree with its simulation.
-
-        Returns True if the search continues with such barriers, and a remark for the user. The deviation is more than
-        rounding explains, so it is not used as a margin.
-        """
-        gap_remark = f"its engine: {unexplained_gap_text(simulated_accuracy, engine_accuracy)}"
-        if not self._can_search_barriers:
-            return False, gap_remark
-        self._can_search_barriers = False
-        remarks, barriers = yield from self._find_mending_barriers(config, simulated_accuracy)
-        if barriers:
-            self.search.search_space = replace(
-                self.search.search_space, start_config=add_barriers(self.search.search_space.start_config, barriers)
-            )
-            self.search.restart()
-            self.confirmed = None
-        return bool(barriers), "; ".join((gap_remark, *remarks))
-
-    def _find_mending_barriers(
-        self, config: PrecisionConfig, simulated_accuracy: Accuracy
-    ) -> Steps[tuple[list[str], list[str]]]:
-        """Searches for the group at which an engine deviates from its simulation, and for barriers that mend it.
-
-        Args:
-            config: The config of the engine.
-            simulated_accuracy: The accuracy of the simulation of that config.
-
-        Returns:
-            The findings for the user, and the tensors whose fusion barriers make the engine agree with the simulation.
-        """
-        network = self.network
-        if self._count_builds_left() <= 0:
-            return ["--max-builds leaves no build to find the place"], []
-        engine_errors = yield from self.evaluator.measure_engine_errors(config)
-        if engine_errors is None or engine_errors.missing_reason:
-            reason = f": {engine_errors.missing_reason}" if engine_errors is not None else ""
-            return [f"the place is unknown{reason}"], []
-        simulated_errors = yield from self.evaluator.measure_group_errors(config)
-        divergence = find_engine_divergence(network, simulated_errors, engine_errors)
-        remarks = (
-            [f"the difference begins at {divergence.group_name}: {divergence.divergence_description}"]
-            if divergence is not None
-            else []
-        )
-        is_marked = engine_errors.source == MARKED  # the build of the marked engine counts too
-        if is_marked:
-            if engine_errors.accuracy is not None and has_unexplained_gap(simulated_accuracy, engine_errors.accuracy):
-                return [
-                    *remarks,
-                    "with every fused layer's result as an output too: no fusion is to blame, and no barrier "
-                    "helps; another tactic source or optimization level may",
-                ], []
-            remarks = [
-                "with every fused layer's result as an output it agrees with the simulation: a fusion computes "
-                "something else"
-            ]
-            tensors = _list_results_usable_as_outputs(network, config, [group.name for group in network.groups])
-        else:
-            names = _list_group_and_producers(network, divergence.group_name) if divergence is not None else []
-            tensors = _list_results_usable_as_outputs(network, config, names)
-        barriers = tensors if is_marked else []
-        open_parts = _split_into_halves(tensors) if is_marked else [tensors] * bool(tensors)
-        while open_parts:
-            part = open_parts.pop(0)
-            if self._count_builds_left() - is_marked <= 0:
-                return [*remarks, "--max-builds leaves too few builds to find the fusion"], []
-            engine = yield from self._build_engine(add_barriers(config, part))
-            if (
-                not isinstance(engine, TrtTuiError)
-                and engine.is_built_as_requested
-                and engine.accuracy is not None
-                and not has_unexplained_gap(simulated_accuracy, engine.accuracy)
-            ):
-                barriers, open_parts = part, _split_into_halves(part) if is_marked else []
-        if barriers:
-            remarks.append(
-                f"{counted_noun_text(len(barriers), 'fusion barrier')} at {name_list_text(barriers)}: the "
-                "engine agrees with the simulation"
-            )
-        else:
-            remarks.append(
-                "no fusion barrier was found that mends it"
-                if tensors
-                else "the fused layer at which the difference begins is unknown"
-            )
-        return remarks, barriers
 
     def _deviating_engine_remark(self, engine: EngineResult) -> str:
         """Returns the remark on an engine that was not built as requested, and therefore does not confirm the result."""
