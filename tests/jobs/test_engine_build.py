@@ -57,7 +57,7 @@ class Told(Reporter):
         self.sent, self.progress = [], []
         self.send = lambda event: self.sent.append(event.text)
 
-    def send_progress(self, phase: str, done: int, total: int, start_time: float) -> None:
+    def send_progress(self, phase: str, done: int, total: int) -> None:
         self.progress.append((phase, done, total))
 
 

@@ -1,7 +1,6 @@
 """What a request declares of its jobs, and the kind of its result, are all that the child process and the app need in
 order to run a job, to show it and to keep what it measures."""
 
-import time
 from dataclasses import dataclass
 from typing import get_type_hints
 
@@ -29,9 +28,9 @@ GROUP_COUNTS = ResultKind[PrecisionConfig, int]("group counts")
 
 
 def run_count_job(workspace, store, reporter, request: CountGroups):
-    groups, start_time = workspace.network.groups, time.monotonic()
+    groups = workspace.network.groups
     for done in range(len(groups)):
-        reporter.send_progress(request.phase, done, len(groups), start_time)
+        reporter.send_progress(request.phase, done, len(groups))
         yield Urgency.BUILD
     reporter.send(ev.ValueMeasured(reporter.job, GROUP_COUNTS, request.config, len(groups)))
 

@@ -208,6 +208,30 @@ def test_others_are_held_off_while_somebody_waits_and_only_then():
     assert log[-2:] == [rq.MeasureWhatIf, False]
 
 
+def test_the_time_left_is_that_of_the_job_without_the_pauses_in_which_others_ran(monkeypatch):
+    """Steps of 1 s with a what-if of 50 s and another phase of 3 s between them, then a pass of its own."""
+    clock, left = [0.0], []
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def start(request, report):
+        report.is_report_due = lambda kind: True
+        if isinstance(request, rq.MeasureWhatIf):
+            clock[0] += 50.0
+            return
+        for phase, done, seconds in (("a", 1, 1), ("b", 1, 3), ("a", 2, 1), ("a", 3, 1), ("a", 1, 2)):
+            clock[0] += seconds
+            report.send_progress(phase, done, 4)
+            if done == 2:
+                steps.inbox.append((2, rq.MeasureWhatIf(INT8)))
+            yield Urgency.BACKGROUND
+
+    steps = scheduler.Scheduler(start, lambda event: isinstance(event, ev.JobProgress) and left.append(event.left_s))
+    steps.inbox.append((1, rq.MeasureToggles(INT8)))
+    while steps.run_next_step():
+        pass
+    assert clock == [58.0] and left == [3.0, 9.0, 2.0, 1.0, 6.0]
+
+
 def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_owns_what(opened, tmp_path, monkeypatch):
     answers = []
     monkeypatch.setattr(

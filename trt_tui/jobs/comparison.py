@@ -98,13 +98,12 @@ def measure_accuracy(
     if cached is not None:
         yield cached
         return
-    start_time = time.monotonic()
     feeds = workspace.find_judged_feeds(config)
     for partial in workspace.analysis.measure_accuracy(config, workspace.ranges, feeds):
         if partial.is_final_result:
             store.save_result(workspace, "verdict", config, partial.value)
         if phase:
-            reporter.send_progress(phase, partial.done_count, partial.total_count, start_time)
+            reporter.send_progress(phase, partial.done_count, partial.total_count)
         yield partial.value
 
 
@@ -171,7 +170,7 @@ def send_accuracies(
 
     Returns the pending metric intervals, which `add_metric_intervals` completes.
     """
-    start_time, done, total = time.monotonic(), 0, 0
+    done = total = 0
     pending: PendingIntervals = {}
     unfinished: list[str] = []
 
@@ -194,7 +193,7 @@ def send_accuracies(
         ):
             reporter.send(ev.AccuracyMeasured(reporter.job, run, config, partial.value, partial.is_final_result))
         done += 1
-        reporter.send_progress("comparing with FP32", done, total, start_time)
+        reporter.send_progress("comparing with FP32", done, total)
 
     for run, config in runs.items():
         ensure_ranges(workspace, store, reporter, [config])  # only now: the first FP16 result does not wait for it
@@ -424,7 +423,7 @@ def run_group_sweep(
         executor=executor,
         **options,
     )
-    start_time, was_complete = time.monotonic(), False
+    was_complete = False
     try:
         for done, total in sweep.measure_groups():
             is_complete, was_complete = (
@@ -432,15 +431,10 @@ def run_group_sweep(
                 sweep.has_estimate_of_every_group,
             )
             urgency = handle_sweep_step(sweep, done, is_complete)
-            reporter.send_progress(
-                phase + executor.location_text, round(done), max(round(total), round(done) + 1), start_time
-            )
+            reporter.send_progress(phase + executor.location_text, round(done), max(round(total), round(done) + 1))
             if reporter.is_report_due(f"{store_kind} kept"):
                 store.save_result(workspace, store_kind, config, sweep.state)
-            paused = time.monotonic()
             yield choose_next_job_step(executor, urgency)
-            if is_complete:  # more urgent jobs ran in between; their time does not count
-                start_time += time.monotonic() - paused
     finally:
         store.save_result(workspace, store_kind, config, sweep.state)
     return sweep
@@ -567,7 +561,7 @@ def _send_accuracies_with_errors(
 
     Each run executes its config and FP32 once. A run that fails because of rounding is measured without errors.
     """
-    start_time, done, error_feeds = time.monotonic(), 0, workspace.find_judged_feeds(*runs.values())
+    done, error_feeds = 0, workspace.find_judged_feeds(*runs.values())
     total = sum(len(workspace.find_judged_feeds(config).all_feeds) for config in runs.values())
     _report_padding_in_group_errors(workspace, reporter)
     for name, config in runs.items():
@@ -575,7 +569,7 @@ def _send_accuracies_with_errors(
         source = ConfigWithGroupErrors(workspace.analysis, config, workspace.ranges, name, error_feeds)
         try:
             for partial in _send_accuracy_with_errors(workspace, reporter, source, config):
-                reporter.send_progress("per-layer errors", done + partial.done_count, total, start_time)
+                reporter.send_progress("per-layer errors", done + partial.done_count, total)
                 yield Urgency.ACCURACY
             done += partial.total_count
             if workspace.metric is not None:
@@ -626,7 +620,7 @@ def _send_errors_of_first_run(
     """
     if name is None or name not in runs or not _can_measure_accuracy_with_errors(workspace):
         return {}, {}
-    start_time, config = time.monotonic(), runs[name]
+    config = runs[name]
     ensure_ranges(workspace, store, reporter, [config])
     accuracy = store.load_result(workspace, "verdict", config, Accuracy)
     error_feeds = workspace.find_group_error_feeds(*runs.values())
@@ -638,7 +632,7 @@ def _send_errors_of_first_run(
     pending = _send_accuracy_with_errors(workspace, reporter, source, config)
     try:
         for partial in pending:
-            reporter.send_progress("per-layer errors", partial.done_count, partial.total_count, start_time)
+            reporter.send_progress("per-layer errors", partial.done_count, partial.total_count)
             if partial.is_final_result:
                 store.save_result(workspace, "verdict", config, partial.value)
                 break
@@ -701,7 +695,7 @@ def send_group_errors(
     Args:
         known_sums: The sums of the accumulated errors of runs whose isolated errors alone are measured, by run.
     """
-    start_time, feed_indices = time.monotonic(), workspace.find_group_error_feeds(*runs.values())
+    feed_indices = workspace.find_group_error_feeds(*runs.values())
     sample_count, range_feeds = workspace.count_samples(feed_indices), workspace.feeds.all_feeds
     configs: dict[str, PrecisionConfig] = {}
     for name, config in runs.items():
@@ -755,7 +749,7 @@ def send_group_errors(
                     ev.GroupErrorsMeasured(reporter.job, name, configs[name], partial.value[name], samples, final)
                 )
             reporter.send_progress(
-                f"per-layer errors{executor.location_text}", done_before + partial.done_count, total_count, start_time
+                f"per-layer errors{executor.location_text}", done_before + partial.done_count, total_count
             )
             yield choose_next_job_step(executor, urgency)
         done_before += last_done
@@ -914,9 +908,8 @@ def run_single_sample_job(
     """Measures a single sample, and sends its results as more groups are measured."""
     ensure_ranges(workspace, store, reporter, request.runs.values())
     position = workspace.analysis.samples.find_sample(request.sample)
-    start_time = time.monotonic()
     for partial in measure_single_sample(workspace.analysis, request.runs, request.config, workspace.ranges, *position):
-        reporter.send_progress(request.phase, partial.done_count, partial.total_count, start_time)
+        reporter.send_progress(request.phase, partial.done_count, partial.total_count)
         if partial.value.is_complete or reporter.is_report_due("one sample"):
             reporter.send(
                 ev.ValueMeasured(reporter.job, SINGLE_SAMPLES, (request.config, partial.value.name), partial.value)
@@ -943,11 +936,10 @@ def run_toggle_job(
     yield Urgency.TOGGLES
     ensure_ranges(workspace, store, reporter, [config])
     toggled = list_toggled_configs(config, workspace.network, load_stored_shares(workspace, store, config))
-    start_time = time.monotonic()
     for done, toggled_config in enumerate(toggled, 1):
         accuracy = yield from measure_final_accuracy(workspace, store, reporter, toggled_config, Urgency.TOGGLES)
         reporter.send(ev.AccuracyMeasured(reporter.job, "flip", toggled_config, accuracy, True))
-        reporter.send_progress(request.phase, done, len(toggled), start_time)
+        reporter.send_progress(request.phase, done, len(toggled))
 
 
 def list_toggled_configs(

@@ -11,7 +11,6 @@ import math
 import os
 import shlex
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
@@ -134,7 +133,7 @@ def execute_exported_file(
         return cached
     backend = workspace.backend
     exported_run = ExportedRun(None, f"ONNX Runtime {backend.version} {backend.provider.upper()}", backend.provider)
-    reporter.send_progress("exporting the network", 0, 0, time.monotonic())
+    reporter.send_progress("exporting the network", 0, 0)
     yield urgency
     try:
         with create_scratch_folder() as folder:
@@ -598,7 +597,7 @@ def build_engines_in_parallel(
     items = [(config, index) for config, builds in build_counts.items() for index in range(builds)]
     if workspace.worker_pool is None or workspace.worker_pool.failure_reason or len(items) < 2:
         return
-    executor, start_time = get_executor(workspace, reporter, for_engines=True), time.monotonic()
+    executor = get_executor(workspace, reporter, for_engines=True)
     results: dict[ConfigBuild, BuildOutput | TrtTuiError] = {}
     task = BuildTask(
         workspace.ranges,
@@ -620,7 +619,7 @@ def build_engines_in_parallel(
                     )
                 build_counts.pop(config)
         done = len(items) - (sum(build_counts.values()) - len(results))
-        reporter.send_progress(f"building {len(items)} engines{executor.location_text}", done, len(items), start_time)
+        reporter.send_progress(f"building {len(items)} engines{executor.location_text}", done, len(items))
         yield choose_next_job_step(executor, Urgency.BUILD)
 
 

@@ -1,7 +1,6 @@
 """The jobs that write files or read those of other programs: exports, bundles, stages, dumps and engines."""
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -140,7 +139,7 @@ def run_dump_comparison_job(
     for name in common_names:
         if network is not None and network.has_tensor(name):
             check_dump_shape(first, network, name)
-    mask, start_time, tensor_errors = find_min_mask_magnitude(network), time.monotonic(), list[TensorDifference]()
+    mask, tensor_errors = find_min_mask_magnitude(network), list[TensorDifference]()
     for index, name in enumerate(common_names):
         reference, source = (
             DumpIterations(run, dump, [name]) for run, dump in ((request.reference, first), (request.run, second))
@@ -148,7 +147,7 @@ def run_dump_comparison_job(
         for result in measure_tensor_difference(reference, source, feed_indices, name, request.threshold, mask):
             if result is not None:
                 tensor_errors.append(result)
-            reporter.send_progress(request.phase, index, len(common_names), start_time)
+            reporter.send_progress(request.phase, index, len(common_names))
             yield Urgency.BUILD
     ordered = sort_in_network_order(tensor_errors, network, request.scaled_tensors)
     advice_texts = comparison_advice_lines(ordered, first.source, second.source, inputs, network is not None)
@@ -175,11 +174,11 @@ def run_dump_inspection_job(
     Raises:
         InputError: The dump cannot be read.
     """
-    dump, summaries, start_time = open_dump(request.file_path), list[TensorSummary](), time.monotonic()
+    dump, summaries = open_dump(request.file_path), list[TensorSummary]()
     for index, name in enumerate(dump.tensor_names):
         for summary in summarize_tensor(dump, name):
             summaries += [summary] if summary is not None else []
-            reporter.send_progress(request.phase, index, len(dump.tensor_names), start_time)
+            reporter.send_progress(request.phase, index, len(dump.tensor_names))
             yield Urgency.BUILD
     reporter.send(ev.DumpInspected(reporter.job, dump.source, len(dump.iterations), tuple(summaries)))
 
@@ -189,7 +188,7 @@ def run_save_outputs_job(
 ) -> Steps[None]:
     """Executes each config on all samples, calibration samples included, and writes the outputs as a dump."""
     network, samples = workspace.network, workspace.samples
-    path, start_time, done = Path(request.path), time.monotonic(), 0
+    path, done = Path(request.path), 0
     refuse_overwriting_inputs([path], [network.path, *network.external_files])
     ensure_ranges(workspace, store, reporter, list(request.runs.values()))
     names = list_tensor_outputs(network)
@@ -209,7 +208,7 @@ def run_save_outputs_job(
                     {tensor: outputs[tensor] for tensor in dict.fromkeys((*names, *analysis.fetched_tensors))}
                 )
                 done += 1
-                reporter.send_progress(request.phase, done, len(samples) * len(request.runs), start_time)
+                reporter.send_progress(request.phase, done, len(samples) * len(request.runs))
                 yield Urgency.BUILD
     reporter.send(ev.ConfigExported(reporter.job, (request.path,)))
 
@@ -723,7 +722,7 @@ def _collect_bundle_sample_runs(
         extra_tensors=names,
     )
     iterations: list[SampleRun] = []
-    start_time, feed_indices = time.monotonic(), workspace.find_judged_feeds(config)[:MAX_FEEDS]
+    feed_indices = workspace.find_judged_feeds(config)[:MAX_FEEDS]
     with contextlib.closing(analysis):
         runs = zip(
             analysis.execute_config(PrecisionConfig.from_precision(Precision.FP32), {}, feed_indices),
@@ -741,7 +740,7 @@ def _collect_bundle_sample_runs(
             if iterations and sum(item.size_bytes for item in (*iterations, iteration)) > MAX_SAMPLE_BYTES:
                 break
             iterations.append(iteration)
-            reporter.send_progress("samples for the bundle", done, len(feed_indices), start_time)
+            reporter.send_progress("samples for the bundle", done, len(feed_indices))
             yield Urgency.BUILD
     return iterations
 

@@ -94,7 +94,12 @@ MIN_REPORT_INTERVAL_S = 0.1
 
 @dataclass
 class ScheduledJob:
-    """A request with the state of its job."""
+    """A request with the state of its job.
+
+    Attributes:
+        paused_s: The seconds in which other jobs ran although the job was ready for its next step.
+        pause_time: The time when its last step ended.
+    """
 
     job: int
     request: rq.Request
@@ -102,6 +107,8 @@ class ScheduledJob:
     steps: Steps[None] | None = None
     wait: WaitStep | None = None
     has_started: bool = False
+    paused_s: float = 0.0
+    pause_time: float = 0.0
 
     @property
     def priority_key(self) -> tuple[int, int]:
@@ -244,7 +251,10 @@ class Scheduler:
                 self.send(ev.JobStarted(scheduled_job.job))
             if scheduled_job.steps is None:
                 scheduled_job.steps = self._start_job(scheduled_job.request, JobReporter(self, scheduled_job))
+            elif scheduled_job.wait is None:
+                scheduled_job.paused_s += time.monotonic() - scheduled_job.pause_time
             step = next(scheduled_job.steps)
+            scheduled_job.pause_time = time.monotonic()
             scheduled_job.wait = step if isinstance(step, WaitStep) else None
             if not isinstance(step, WaitStep):
                 scheduled_job.urgency = step
@@ -339,12 +349,8 @@ class Reporter:
         self.send: Callable[[ev.Event], None] = lambda event: None
         self.wake: Callable[[], None] = wake or (lambda: None)
 
-    def send_progress(self, phase: str, done: int, total: int, start_time: float) -> None:
-        """Sends the progress of a job.
-
-        Args:
-            start_time: The start of the phase, as `time.monotonic`.
-        """
+    def send_progress(self, phase: str, done: int, total: int) -> None:
+        """Sends the progress of a job."""
 
     def run_steps(self, steps: ProgressSteps[T], urgency: Urgency = Urgency.BUILD, phase_prefix: str = "") -> Steps[T]:
         """Runs the steps of a measurement, sends their progress, and returns their result.
@@ -355,16 +361,12 @@ class Reporter:
             urgency: The urgency of all steps.
             phase_prefix: The text before each phase.
         """
-        phase, start_time = "", time.monotonic()
 
         def report_progress(step: Progress | WaitStep) -> Urgency | WaitStep:
-            nonlocal phase, start_time
             if isinstance(step, WaitStep):
                 return step
-            start_time = time.monotonic() if phase not in ("", step.phase) else start_time
-            phase = step.phase
-            if phase:
-                self.send_progress(phase_prefix + phase, step.done, step.total, start_time)
+            if step.phase:
+                self.send_progress(phase_prefix + step.phase, step.done, step.total)
             return urgency
 
         return map_generator_items(steps, report_progress)
@@ -377,11 +379,25 @@ class JobReporter(Reporter):
         super().__init__(scheduler.arrival_event.set)
         self._scheduler, self._scheduled_job = scheduler, scheduled_job
         self.job, self.send, self.is_report_due = scheduled_job.job, scheduler.send, scheduler.is_report_due
+        self._phase_progress: dict[str, tuple[int, float]] = {}
+        self._last_run_time_s = self._run_time_s
 
-    def send_progress(self, phase: str, done: int, total: int, start_time: float) -> None:
-        """Sends the progress of a job, at most every `MIN_REPORT_INTERVAL_S` seconds."""
+    @property
+    def _run_time_s(self) -> float:
+        """The time on the monotonic clock without the pauses of the job."""
+        return time.monotonic() - self._scheduled_job.paused_s
+
+    def send_progress(self, phase: str, done: int, total: int) -> None:
+        """Sends the progress of a job, at most every `MIN_REPORT_INTERVAL_S` seconds.
+
+        The time left follows from the time in which the job ran before each report of the phase, without its pauses.
+        """
+        last_done, phase_s = self._phase_progress.get(phase, (0, 0.0))
+        run_time_s = self._run_time_s
+        phase_s = run_time_s - self._last_run_time_s + (phase_s if done >= last_done else 0.0)
+        self._phase_progress[phase], self._last_run_time_s = (done, phase_s), run_time_s
         if done == total or self.is_report_due("progress"):
-            seconds_left = (time.monotonic() - start_time) / done * (total - done) if done and total > done else None
+            seconds_left = phase_s / done * (total - done) if done and total > done else None
             self.send(ev.JobProgress(self.job, phase, done, total, seconds_left))
 
     def make_progress_callback(
@@ -394,12 +410,10 @@ class JobReporter(Reporter):
                 arrives.
             executor: The executor of the pass, whose location becomes part of the phase; None for no location.
         """
-        start_time, scheduler, request = time.monotonic(), self._scheduler, self._scheduled_job.request
+        scheduler, request = self._scheduler, self._scheduled_job.request
 
         def on_progress(done: int, total: int) -> None:
-            self.send_progress(
-                phase + (executor.location_text if executor is not None else ""), done, total, start_time
-            )
+            self.send_progress(phase + (executor.location_text if executor is not None else ""), done, total)
             if self.job in scheduler.jobs_to_stop:
                 raise CancelledError("stopped")
             if is_preemptible and any(
