@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 
 from tests import TESTS, networks
 from tests.driven import LocalSession, save_mlp
-from trt_tui.cli import recent_sessions
-from trt_tui.cli.recent_sessions import record_recent_session
 from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -250,19 +248,18 @@ def test_the_same_file_is_written_again_after_loading(store):
 
 
 def test_only_the_owner_reads_what_is_kept_of_sessions(tmp_path):
-    """Sessions with their locks, the list of recent ones, the log of the background process."""
+    """Sessions with their locks, the log of the background process."""
     before = os.umask(0)
     try:
         session = LocalSession(save_mlp(tmp_path), tmp_path).settled()
         session.close()
-        record_recent_session(session, ["mlp.onnx"])
         with client._open_log_file() as log:
             log.write(b"printed")
     finally:
         os.umask(before)
     state = tmp_path / "state" / "trt-tui"
     kept = [tmp_path / "sessions", *(tmp_path / "sessions").iterdir(), state, *state.rglob("*")]
-    assert {path.name for path in kept} >= {"recent.json", "logs", child_log_path().name}
+    assert {path.name for path in kept} >= {"logs", child_log_path().name}
     assert {path.suffix for path in kept} >= {".json", ".lock", ".log"}
     assert [path for path in kept if path.stat().st_mode & 0o077] == []
 
@@ -445,21 +442,3 @@ def test_a_session_of_another_version_is_left_alone(store):
     assert one.load_session(STRUCTURE, "/models/net.onnx") is None and "version 3" in one.load_failures[0]
     one.save_session(STRUCTURE, SavedSession.from_state(outline(), history(config("b")), ConfigNames(), ""))
     assert '"version": 3' in path.read_text()
-
-
-@pytest.mark.parametrize("content", [b"[" * 5000, b'[{"folder": "\\ud800"}]', b"{}", b"\xff", b'[{"when": []}]'])
-def test_a_damaged_list_of_recent_sessions_is_kept_with_a_word(tmp_path, monkeypatch, capsys, content):
-    path = tmp_path / "recent.json"
-    monkeypatch.setattr(recent_sessions, "_recent_sessions_path", lambda: path)
-    assert recent_sessions.load_recent_sessions() == [] and not capsys.readouterr().err
-    path.write_bytes(content)
-    assert recent_sessions.load_recent_sessions() == []
-    assert "recent sessions is damaged; it is kept as" in capsys.readouterr().err
-    assert (tmp_path / "recent.json.damaged").read_bytes() == content and not path.exists()
-
-
-def test_the_age_of_a_session_may_make_no_sense():
-    (line, _) = recent_sessions.recent_session_lines(
-        [recent_sessions.RecentSession("/", [], "net.onnx", "c0", "PASS", -1e300)], 0.0
-    )
-    assert "9999 days ago" in line

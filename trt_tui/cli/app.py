@@ -150,8 +150,5 @@ def _run_app(
         session_folder=SessionFolder(requested_name=session_name),
     )
     app.run(mouse=mouse)
-    from trt_tui.cli.recent_sessions import record_recent_session
-
-    record_recent_session(app.session, sys.argv[1:])
     if app.return_code:
         sys.exit(app.return_code)

@@ -57,12 +57,6 @@ class _CommandGroup(click.Group):
         return list(self.commands)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args and os.isatty(0) and os.isatty(1):
-            from trt_tui.cli.recent_sessions import load_recent_sessions, offer_recent_sessions
-
-            if sessions := load_recent_sessions():
-                offer_recent_sessions(sessions)
-                ctx.exit()
         # Options before the network belong to `open`.
         if args and args[0].startswith("-") and args[0] not in ("--help", "--version", "-h"):
             args = ["open", *args]
