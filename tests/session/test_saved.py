@@ -19,7 +19,6 @@ from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import client
-from trt_tui.jobs import events as ev
 from trt_tui.jobs.client import child_log_path
 from trt_tui.session.history import ChangeHistory, ConfigNames, UserState
 from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession, SessionFolder, SessionWriter
@@ -281,7 +280,7 @@ def test_the_session_of_the_network_file_itself_is_preferred(store):
     assert store().load_session("b" * 64, "/models/one.onnx") is None
 
 
-@pytest.mark.parametrize("way", ["relative", "symlink", "hard link", "copy"])
+@pytest.mark.parametrize("way", ["relative", "symlink", "hard link"])
 def test_one_network_under_two_paths_is_one(tmp_path, monkeypatch, way):
     made = save_mlp(tmp_path)
     first = LocalSession(made, tmp_path).settled()
@@ -297,7 +296,6 @@ def test_one_network_under_two_paths_is_one(tmp_path, monkeypatch, way):
         {
             "symlink": other.symlink_to,
             "hard link": other.hardlink_to,
-            "copy": lambda path: other.write_bytes(path.read_bytes()),
         }[way](real)
     second = LocalSession(replace(made, model=str(other)), tmp_path).settled()
     assert [second.results[one].accuracy for one in first.config_names] == [
@@ -306,37 +304,6 @@ def test_one_network_under_two_paths_is_one(tmp_path, monkeypatch, way):
     assert second.config == first.config and not [text for text in second.warnings if "same structure" in text]
     second.close()
     assert len(list((tmp_path / "sessions").glob("*.json"))) == 1
-
-
-@pytest.mark.parametrize("changed", [False, True])
-def test_the_session_of_the_same_content_goes_before_a_newer_one_of_the_same_structure(tmp_path, changed):
-    """Unless somebody has begun to work on the newer one before the content was known."""
-    made = save_mlp(tmp_path)
-    tuned, copy = tmp_path / "tuned.onnx", tmp_path / "copy.onnx"
-    copy.write_bytes(Path(made.model).read_bytes())
-    model = onnx.load(made.model)
-    weight = next(one for one in model.graph.initializer if one.data_type == onnx.TensorProto.FLOAT and one.dims)
-    weight.CopyFrom(onnx.numpy_helper.from_array(2 * onnx.numpy_helper.to_array(weight), weight.name))
-    onnx.save(model, tuned)
-    configs = []
-    for path, place in ((Path(made.model), 0), (tuned, 1)):
-        session = LocalSession(replace(made, model=str(path)), tmp_path, resume=False).settled()
-        session.toggle_fp32([session.opened_network.outline.groups[place]])
-        session.until_idle()
-        configs.append(session.config)
-        session.close()
-    session = LocalSession(replace(made, model=str(copy)), tmp_path)
-    session.start()
-    session.until_type(ev.NetworkOpened)
-    assert session.config == configs[1] and any("same structure" in text for text in session.warnings)
-    if changed:
-        session.undo()
-    before = session.config
-    session.until_idle()
-    assert session.config == (before if changed else configs[0])
-    assert any("same structure" in text for text in session.warnings) is changed
-    session.close()
-    assert len(list((tmp_path / "sessions").glob("*.json"))) == (3 if changed else 2)
 
 
 def test_a_second_program_starts_from_a_copy_and_writes_apart(store):

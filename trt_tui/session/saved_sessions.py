@@ -321,7 +321,6 @@ class SessionFolder:
         self.load_failures: list[str] = []
         self._path: Path | None = None
         self._version: FileStamp | None = None
-        self._other_sessions: list[_SessionFile] = []
         self._lock: FileLock | None = None
 
     def load_session(
@@ -353,7 +352,6 @@ class SessionFolder:
         saved.note = ""
         if not _is_same_file(saved.network, network_path):
             saved.note = f"The session resumed is the one of {saved.network}, which has the same structure."
-            self._other_sessions = files
         else:
             saved.note = self._lock_session_file(file.path, file.version) or ""
         return saved
@@ -380,28 +378,6 @@ class SessionFolder:
             else:
                 files.append(_SessionFile(path, modified_ns, version, saved))
         return files
-
-    def load_session_by_content(self, network_sha256: str) -> SavedSession | None:
-        """Continues the newest session of a network with the same content under another path.
-
-        Only used if `load_session` found no session of this path.
-
-        Args:
-            network_sha256: The hash of the network with its weights.
-
-        Returns:
-            The session. None if there is none, if another program has locked it, or if this program already writes
-                another.
-        """
-        matching = sorted(
-            (file for file in self._other_sessions if file.saved_session.sha256 == network_sha256),
-            key=lambda file: -file.modified_ns,
-        )
-        if self._path is not None:
-            return None
-        return next(
-            (file.saved_session for file in matching if self._lock_session_file(file.path, file.version) is None), None
-        )
 
     def list_sessions(
         self, structure_hash: str, network_path: str, network_sha256: str, outline: NetworkOutline

@@ -124,9 +124,6 @@ class Session(SessionState):
         self._force = force
         self._can_resume = resume
         self._replaced_files: tuple[str, ...] = ()
-        self._resume_note: str | None = None
-        self._resumed_snapshot: object = None
-        self._saved_target: str | None = None
         self._raw_lines: dict[int, list[str]] = {}  # hidden messages of TensorRT, by job
         self._client = JobClient(on_event, self._list_reopen_requests)
 
@@ -262,7 +259,6 @@ class Session(SessionState):
         self.history.push_state(replace(self.current_user_state, config=config))
         self.set_initial_target()
         self.config_names.get_config_name(self.config)
-        self._resumed_snapshot = self.history.snapshot()
 
     def _apply_command_line_options(self, config: PrecisionConfig) -> PrecisionConfig:
         """Returns a config with the TF32 setting and the keep rules of the command line.
@@ -281,11 +277,10 @@ class Session(SessionState):
         if saved is None:
             return False
         if not self.target_text:
-            self.target_text = self._saved_target = saved.target
+            self.target_text = saved.target
         self._apply_saved_session(saved)
         if saved.note:
             self.warnings.append(saved.note)
-            self._resume_note = saved.note
         return True
 
     def _apply_saved_session(self, saved_session: SavedSession) -> None:
@@ -310,7 +305,6 @@ class Session(SessionState):
         if previous is not None:
             self._keep_valid_ranges(previous, fingerprint)
             return
-        self._adopt_session_of_same_content(fingerprint)
         self._drop_moves_made_for_other_weights()
 
     def _drop_moves_made_for_other_weights(self) -> None:
@@ -333,29 +327,6 @@ class Session(SessionState):
         self.config_names.get_config_name(self.config)
         if saved.note:
             self.warnings.append(saved.note)
-
-    def _adopt_session_of_same_content(self, fingerprint: Fingerprint) -> None:
-        """Replaces the resumed session by the session of a network with the same weights, if there is one.
-
-        The resumed session may belong to another network with the same structure. If the user has changed it meanwhile,
-        it stays.
-        """
-        if self._resume_note is None or (
-            self.saved_sha256 != fingerprint.sha256 and self.history.snapshot() != self._resumed_snapshot
-        ):
-            return
-        previous_target, own_session = self.target_text, self.session_folder.load_session_by_content(fingerprint.sha256)
-        if own_session is None:
-            return
-        self.warnings = [text for text in self.warnings if text != self._resume_note]
-        if self.saved_sha256 == fingerprint.sha256:
-            return
-        self._apply_saved_session(own_session)
-        if previous_target == self._saved_target:
-            self.target_text = own_session.target
-            self.set_initial_target()
-        self.history.push_state(replace(self.current_user_state, config=self._apply_command_line_options(self.config)))
-        self.config_names.get_config_name(self.config)
 
     @_apply.register
     def _apply_loaded_config(self, event: ev.ConfigRead) -> None:
