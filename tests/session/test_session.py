@@ -451,6 +451,7 @@ def test_a_target_of_what_is_not_measured_is_not_taken(session, tmp_path, text):
     assert driven.target is before and driven.guard_warnings[0].guard_name == "rejected-target"
     driven.set_target("sqnr>=30")
     assert all(warning.guard_name != "rejected-target" for warning in driven.guard_warnings)
+    assert driven.undo() and driven.target.kind == "sqnr" and driven.guard_warnings[0].guard_name == "rejected-target"
 
 
 def test_only_a_metric_of_all_samples_tells_which_parts_exist(session):

@@ -21,6 +21,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.history import SearchDoubt
 from trt_tui.session.saved_sessions import SavedSession
+from trt_tui.session.search_report import search_evidence_lines
 from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text, make_search_request
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ErrorDialog, FieldsDialog, KeyHints
@@ -265,6 +266,11 @@ async def test_engines_confirm_what_was_found(tmp_path):
         assert ended.confirmed and "margin" in ended.remarks[0] and not main.session.config.moves
         await press(pilot, "a")
         assert "meets it too" in app.screen.text
+        stopped = replace(ended, result=replace(ended.result, outcome=SearchOutcome.SEARCHING))
+        for margin, text in ((-1.0, "meets it too"), (1e9, "meets it nevertheless")):
+            request = main.session.search_status.request
+            lines = search_evidence_lines(main.session, replace(stopped, margins=(margin,)), request)
+            assert lines[-1].endswith(text), "the simulation decides, not the end of the search"
         await press(pilot, "pagedown")
         assert "margin" in app.screen.text
         await answered(pilot, "enter")
@@ -416,6 +422,9 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
             page_status.end_event = replace(ended, has_other_samples=False)
             title, header = update_lines()
             assert ", 16 samples" in title and "samples" not in header
+        data = replace(opened_network.data, what_if_count=16, judged_count=16)
+        session._opened_network, page_status.end_event = replace(opened_network, data=data), ended
+        assert update_lines()[0].endswith(", 16 samples"), "a batch with all samples has no other samples"
         session._opened_network = opened_network
         results.store_accuracy(accuracy)
         await press(pilot, "escape")
@@ -458,7 +467,9 @@ async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_
         config = passing[0].config
         ended = search_status.end_event
         index = next(index for index in ended.pareto_front if ended.evaluations[index].config == config)
-        search_status.end_event = replace(search_status.end_event, missed_checks={index: "the engine yields 3 dB"})
+        search_status.end_event = replace(
+            ended, missed_checks={index: {RunKind.BUILT_ENGINE: "the engine yields 3 dB"}}
+        )
         failed = next(option for option in list_search_options(session, search_status) if option.config == config)
         reason = "the engine yields 3 dB on the samples of the search"
         assert failed.outcome == TargetOutcome(Outcome.FAIL, (reason,))
@@ -509,14 +520,15 @@ def test_offered_configs_differ_and_each_change_shows_the_value_without_it(sessi
 
 
 @pytest.mark.parametrize(
-    ("text", "is_checked"),
+    ("missed_runs", "is_checked"),
     [
-        ("the exported network yields 20 dB", True),
-        ("the engine misses the target", False),
-        ("not met on 16 held-out samples", False),
+        ({RunKind.EXPORTED_FILE}, True),
+        ({RunKind.EXPORTED_FILE, RunKind.BUILT_ENGINE}, False),
+        ({RunKind.SIMULATED_CONFIG}, False),
+        (SearchDoubt.missed_runs, False),
     ],
 )
-def test_a_search_takes_back_the_doubt_that_it_has_checked_again(session, tmp_path, text, is_checked):
+def test_a_search_takes_back_the_doubt_that_it_has_checked_again(session, tmp_path, missed_runs, is_checked):
     driven = session(save_resnet(tmp_path, samples=12), LocalSession, target="sqnr>=42", resume=False)
     driven.start()
     driven.until_type(ev.NetworkOpened)
@@ -528,14 +540,16 @@ def test_a_search_takes_back_the_doubt_that_it_has_checked_again(session, tmp_pa
         doubts, result = driven.config_names.search_doubts, driven.search_status.end_event.result.config
         others = {other.config for other in driven.search_status.end_event.evaluations} - {result}
         assert others and set(doubts) == (others | (set() if is_checked else {result}) if doubted else set())
-        doubts.update(dict.fromkeys((result, *others), SearchDoubt(text, "sqnr>=42")))
+        doubt = SearchDoubt("it missed the target", "sqnr>=42", frozenset(missed_runs))
+        doubts.update(dict.fromkeys((result, *others), doubt))
 
 
 async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await answered(pilot, "a", "enter")
         session, config = main.session, main.session.search_status.best_config
-        doubt = SearchDoubt("on 16 held-out samples it misses the target", "sqnr>=40")
+        missed_runs = frozenset({RunKind.SIMULATED_CONFIG, RunKind.BUILT_ENGINE})
+        doubt = SearchDoubt("on 16 held-out samples it misses the target", "sqnr>=40", missed_runs)
         session.config_names.search_doubts[config] = doubt
         await answered(pilot, "a", "enter")
         assert session.config == config

@@ -454,7 +454,7 @@ class SearchEnded(Event):
         has_other_samples: True if the values belong to other samples than those of the session.
         qdq_removals: The removals of unused Q/DQ, in their order: those in the result, and those that were rejected.
         zero_cost_effort: The number of zero-cost changes that were tried, within their budget.
-        missed_checks: What the exported network or the engine of an evaluation yielded, if it missed the target, by
+        missed_checks: What the exported network and the engine of an evaluation yielded, if they missed the target, by
             index of the evaluation.
     """
 
@@ -475,27 +475,33 @@ class SearchEnded(Event):
     has_other_samples: bool = False
     qdq_removals: tuple[QdqRemoval, ...] = ()
     zero_cost_effort: ZeroCostEffort = field(default_factory=ZeroCostEffort)
-    missed_checks: Mapping[int, str] = field(default_factory=dict)
+    missed_checks: Mapping[int, Mapping[RunKind, str]] = field(default_factory=dict)
 
-    def find_doubt_reason(self, config: PrecisionConfig) -> str:
-        """Returns the check that a config of the search misses; "" if there is none.
+    def find_missed_checks(self, config: PrecisionConfig) -> dict[RunKind, str]:
+        """Returns the checks of the search that a config misses, by run: its exported network, its engine, or its
+        simulation on held-out samples."""
+        checks = {run: f"on the samples of the search {text}" for run, text in self._find_missed_runs(config).items()}
+        miss_text = self.held_out.miss_text if self.held_out is not None and config == self.result.config else ""
+        return checks | ({RunKind.SIMULATED_CONFIG: miss_text} if miss_text else {})
 
-        Its exported network or its engine misses the target, or its values on held-out samples do.
-        """
-        if missed_check := self.failed_check_text(config):
-            return f"on the samples of the search {missed_check}"
-        return self.held_out.miss_text if self.held_out is not None and config == self.result.config else ""
+    @property
+    def passed_checks(self) -> set[RunKind]:
+        """The runs of the result that were checked and meet the target, the simulated one on held-out samples."""
+        checks = {
+            RunKind.SIMULATED_CONFIG: self.held_out is not None and self.held_out.target_result.passes,
+            RunKind.EXPORTED_FILE: self.exported is not None and self.exported.is_met,
+            RunKind.BUILT_ENGINE: self.confirmed,
+        }
+        return {run for run, passes in checks.items() if passes}
 
-    def failed_check_text(self, config: PrecisionConfig) -> str:
-        """Returns a text about the exported network or the engine of an offered config if it misses the target; "" if
-        none does."""
-        if config == self.result.config and self.exported is not None and self.exported.is_met is False:
-            return f"the exported network yields {self.exported.value_text} in {self.exported.executor_name}"
-        if config == self.result.config and self.confirmed is False:
-            return "the engine misses the target"
+    def missed_runs_text(self, config: PrecisionConfig) -> str:
+        """Returns what the exported network and the engine of a config yield if they miss the target; "" if none
+        does."""
+        return "; ".join(self._find_missed_runs(config).values())
+
+    def _find_missed_runs(self, config: PrecisionConfig) -> Mapping[RunKind, str]:
         return next(
-            (text for index, text in self.missed_checks.items() if self.evaluations[index].config == config),
-            "",
+            (checks for index, checks in self.missed_checks.items() if self.evaluations[index].config == config), {}
         )
 
 

@@ -7,6 +7,7 @@ kernel computes something else, and raising more layers avoids that kernel only 
 import copy
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,6 +35,7 @@ from trt_tui.core.measure.results import (
     EngineResult,
     ExportedResult,
     ExportedRun,
+    RunKind,
 )
 from trt_tui.core.measure.target import (
     HeldOutResult,
@@ -682,7 +684,7 @@ class SearchJob:
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
         self._engine_values_text = ""
-        self._missed_checks: dict[PrecisionConfig, str] = {}
+        self._missed_checks = defaultdict[PrecisionConfig, dict[RunKind, str]](dict)
         self._export_rounds = 0
         self.remarks: list[str] = []
         self._check_results: dict[PrecisionConfig, CheckResult] = {}
@@ -883,7 +885,7 @@ class SearchJob:
             exported_run.executor_name, target_outcome.outcome.passes, measured_text, expected_text, accuracy.samples
         )
         if not target_outcome.outcome.passes:
-            self._missed_checks[best.config] = (
+            self._missed_checks[best.config][RunKind.EXPORTED_FILE] = (
                 f"the exported network yields {measured_text} in {exported_run.executor_name}"
             )
         if (
@@ -1233,7 +1235,7 @@ class SearchJob:
         self.confirmed = target_outcome.outcome.passes
         self._engine_values_text = ", ".join(target.measured_value_text(engine.accuracy) for target in self.targets)
         if not self.confirmed:
-            self._missed_checks[best.config] = f"the engine yields {self._engine_values_text}"
+            self._missed_checks[best.config][RunKind.BUILT_ENGINE] = f"the engine yields {self._engine_values_text}"
         simulated_accuracy = best.target_result.accuracy
         if self.confirmed or not result.is_met or simulated_accuracy is None:
             return False, ""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from trt_tui.core.measure.results import RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
 
@@ -17,10 +18,15 @@ def join_target_texts(targets: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class SearchDoubt:
-    """The reason for doubt that a search found in a config, and the targets of that search."""
+    """The reason for doubt that a search found in a config, and the targets of that search.
 
-    text: str
-    targets: str
+    Attributes:
+        missed_runs: The runs that missed the targets; the simulated one on held-out samples. All runs if unknown.
+    """
+
+    text: str = ""
+    targets: str = ""
+    missed_runs: frozenset[RunKind] = frozenset(RunKind)
 
 
 @dataclass(frozen=True)

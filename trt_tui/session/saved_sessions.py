@@ -18,6 +18,7 @@ import platformdirs
 from filelock import FileLock, Timeout
 
 from trt_tui.core.data.input_files import FileStamp, read_file_stamp
+from trt_tui.core.measure.results import RunKind
 from trt_tui.core.moves.config import (
     PrecisionConfig,
     PrecisionMove,
@@ -51,7 +52,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
         ranges: Ranges by tensor in version 1; empty in later versions.
         target_text: The target before or after the config; None for the target of the session.
         exported: True if the config was exported for production. Only named configs have it.
-        doubt, doubt_targets: The reason for doubt that a search found in the config, and the targets of that search.
+        doubt, doubt_targets, doubt_runs: The fields of the `SearchDoubt` in the config.
     """
 
     quantized: Precision
@@ -65,6 +66,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     exported: bool = False
     doubt: str = ""
     doubt_targets: str = ""
+    doubt_runs: frozenset[RunKind] = SearchDoubt.missed_runs
 
     @classmethod
     def from_user_state(cls, state: UserState, session_target: str) -> StoredConfig:
@@ -85,7 +87,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     ) -> StoredConfig:
         """Builds the stored form of a config. Only configs in the list of names have names, exports and doubts."""
         moves = [{"target": subject, **encode_move(move)} for (_, subject), move in config.moves.items()]
-        doubt = doubt or SearchDoubt("", "")
+        doubt = doubt or SearchDoubt()
         return cls(
             config.quantized,
             config.other,
@@ -95,6 +97,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
             exported=exported,
             doubt=doubt.text,
             doubt_targets=doubt.targets,
+            doubt_runs=doubt.missed_runs,
         )
 
     def to_precision_config(self) -> PrecisionConfig:
@@ -194,7 +197,7 @@ class SavedSession(msgspec.Struct):
             ((config, stored_config.name) for config, stored_config in stored),
             (config for config, stored_config in stored if stored_config.exported),
             {
-                config: SearchDoubt(stored_config.doubt, stored_config.doubt_targets)
+                config: SearchDoubt(stored_config.doubt, stored_config.doubt_targets, stored_config.doubt_runs)
                 for config, stored_config in stored
                 if stored_config.doubt
             },

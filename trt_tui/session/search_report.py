@@ -156,7 +156,7 @@ def search_evidence_lines(session: Session, ended: SearchEnded, request: FindMix
 
 
 def _engine_confirmation_text(session: Session, ended: SearchEnded, request: FindMixedPrecisionConfig) -> str:
-    builder = session.builder
+    builder, best = session.builder, ended.result.best_evaluation
     if ended.confirmed is None:
         return (
             "simulated only: no TensorRT runs here to confirm it"
@@ -167,7 +167,7 @@ def _engine_confirmation_text(session: Session, ended: SearchEnded, request: Fin
         "does NOT meet it"
         if not ended.confirmed
         else "meets it nevertheless"
-        if ended.result.outcome not in (SearchOutcome.MET, SearchOutcome.NOTHING_TO_DO)
+        if best is None or not best.with_required_margins(ended.margins).passes
         else "meets it too"
         if request.check_command is None
         else "meets the tolerance too; --check has tested the simulation only"

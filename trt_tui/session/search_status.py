@@ -292,7 +292,7 @@ def evaluation_table(
                 *(value_texts or [evaluation.target_result.value_text]),
                 (Outcome.FAIL if index in missed_checks else evaluation.target_result.target_outcome.outcome).value,
                 *[engine_texts.get(index, "")] * bool(engine_texts),
-                *[missed_checks.get(index, "")] * bool(missed_checks),
+                *["; ".join(missed_checks.get(index, {}).values())] * bool(missed_checks),
             ]
         )
     return rows

@@ -510,17 +510,19 @@ class Session(SessionState):
             return
         self.config_names.get_config_name(result.config)
         doubts, targets_text = self.config_names.search_doubts, join_target_texts(search_status.request.tolerances)
-        exported, is_whole = event.exported, not event.was_stopped and not search_status.request.sample
+        is_whole = not event.was_stopped and not search_status.request.sample
         for config in {evaluation.config for evaluation in event.evaluations}:
-            if doubt := event.find_doubt_reason(config):
-                doubts[config] = SearchDoubt(doubt, targets_text)
-            elif config == result.config and is_whole and exported is not None and exported.is_met:
-                earlier = doubts.get(config, SearchDoubt("", ""))
-                # A doubt stays if this search has not made the check that the earlier search saw missed.
-                needs_engine, needs_held_out = "engine" in earlier.text, "held-out" in earlier.text
-                is_checked = (event.confirmed or not needs_engine) and (event.held_out or not needs_held_out)
-                if earlier.targets == targets_text and is_checked:
-                    doubts.pop(config, None)
+            missed_checks, earlier = event.find_missed_checks(config), doubts.get(config, SearchDoubt())
+            if missed_checks:
+                text = "; ".join(missed_checks.values())
+                doubts[config] = SearchDoubt(text, targets_text, frozenset(missed_checks))
+            elif (
+                config == result.config
+                and is_whole
+                and earlier.targets == targets_text
+                and earlier.missed_runs <= event.passed_checks
+            ):  # a doubt stays if this search has not made the check that the earlier search saw missed
+                del doubts[config]
         if not event.has_other_samples:
             self.results.get_or_create_results(result.config).store_accuracy(
                 result.best_evaluation.target_result.accuracy

@@ -406,7 +406,7 @@ class SessionState:
             is_quantized=config.quantized in QUANTIZED_TYPES,
             quantized_type=config.find_main_quantized_type(outline).label,
             targets=self.targets,
-            rejected_target_reason=self.rejected_target_reason,
+            rejected_target_reason="" if self.target_text else self.rejected_target_reason,
             float_work=self._compute_float_work_share(outline),
         )
 
@@ -475,13 +475,11 @@ class SessionState:
         """
         targets = self.read_targets(text)
         with self.undoable_change():
-            self.targets, self.target_text, self.rejected_target_reason = targets, text, ""
+            self.targets, self.target_text = targets, text
             self.update_target_baseline()
 
     def set_initial_target(self) -> None:
         """Sets the target of the command line or of a file. If it cannot be used, the default target is set."""
-        if self.target_text:
-            self.rejected_target_reason = ""
         try:
             self.targets = self.read_targets(self.target_text) if self.target_text else (self._choose_default_target(),)
         except InputError as error:
@@ -612,9 +610,9 @@ class SessionState:
             self.search_status is not None
             and end_event is not None
             and targets == join_target_texts(self.search_status.request.tolerances)
-            and (doubt := end_event.find_doubt_reason(config))
+            and (missed_checks := end_event.find_missed_checks(config))
         ):
-            return doubt
+            return "; ".join(missed_checks.values())
         stored = self.config_names.search_doubts.get(config)
         return stored.text if stored is not None and stored.targets == targets else ""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.driven import DrivenWorker, of, save_mlp, save_resnet
-from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors, RunKind
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import read_config
@@ -199,12 +199,14 @@ def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
     assert ended.exported.is_met and SearchStatus(make_search_request(INT8, ()), end_event=ended).is_target_met
     assert ended.result.best_evaluation.score >= 3.0 and "went on with a margin of 3" in ended.remarks[0]
     assert "exported network" in ended.remarks[0] and "was simulated" in ended.remarks[0]
-    ((missed, text),) = ended.missed_checks.items()  # what was tried first fails, though its simulation passes
+    # The config that was tried first fails, though its simulation passes.
+    ((missed, checks),) = ended.missed_checks.items()
+    text = checks[RunKind.EXPORTED_FILE]
     assert ended.evaluations[missed].target_result.target_outcome.passes and "the exported network yields" in text
     rows = evaluation_table(ended, worker.network, make_search_request(INT8, ("sqnr>=40",)), {})
     assert "FAIL" in rows[1 + missed] and rows[0][-1] == "missed check" and rows[1 + missed][-1] == text
-    assert ended.failed_check_text(ended.result.config) == ""
-    assert ended.failed_check_text(ended.evaluations[missed].config) == text
+    assert ended.missed_runs_text(ended.result.config) == ""
+    assert ended.missed_runs_text(ended.evaluations[missed].config) == text
 
 
 def test_a_result_without_the_margin_of_its_export_is_not_met(exports, monkeypatch):
@@ -234,7 +236,7 @@ def test_after_some_rounds_it_is_not_met_as_exported(exports, monkeypatch):
         and ended.exported.is_met is False
         and not SearchStatus(request, end_event=ended).is_target_met
     )
-    assert ended.target_outcome.outcome.value == "FAIL" and ended.failed_check_text(ended.result.config)
+    assert ended.target_outcome.outcome.value == "FAIL" and ended.missed_runs_text(ended.result.config)
     text = ended.exported.exported_result_text
     assert "not met as exported" in text and ended.exported.value_text in text and ended.exported.simulated_text in text
     record = SearchStatus(request, end_event=ended).make_search_record(worker.network)

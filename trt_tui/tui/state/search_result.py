@@ -104,7 +104,7 @@ def _missed_check_text(session: Session, search_status: SearchStatus, config: Pr
     Each value names its samples.
     """
     end_event = search_status.end_event
-    if end_event is not None and (text := end_event.failed_check_text(config)):
+    if end_event is not None and (text := end_event.missed_runs_text(config)):
         return f"{text} on the samples of the search"
     if {target.text for target in session.targets} != set(search_status.request.tolerances):
         return ""
@@ -157,17 +157,10 @@ def _search_samples_text(session: Session, search_status: SearchStatus) -> str:
     count, data, end_event = search_status.sample_count, session.data_summary, search_status.end_event
     if count is None or data is None:
         return ""
+    text, is_part = f"{count} of {counted_noun_text(data.judged_count, 'sample')}", count < data.judged_count
     if count == session.count_judging_samples(search_status.request.config):
-        return (
-            f"other {count} of {data.judged_count} samples"
-            if (end_event is not None and end_event.has_other_samples)
-            else ""
-        )
-    return (
-        f"{count} of {counted_noun_text(data.judged_count, 'sample')}"
-        if count < data.judged_count
-        else (f"all {counted_noun_text(count, 'sample')}")
-    )
+        return f"other {text}" if is_part and end_event is not None and end_event.has_other_samples else ""
+    return text if is_part else f"all {counted_noun_text(count, 'sample')}"
 
 
 def search_page_title(session: Session, search_status: SearchStatus, has_newer_result: bool = False) -> str:
@@ -294,7 +287,7 @@ def search_check_texts(session: Session, search_status: SearchStatus, option: Se
     if option.config == end_event.result.config:
         evidence = search_evidence_lines(session, end_event, search_status.request)
         texts = [part for text in evidence for part in re.split(r"; (?![^(]*\))", text)]
-        return texts + ([missed_text] if missed_text and not end_event.failed_check_text(option.config) else [])
+        return texts + ([missed_text] if missed_text and not end_event.missed_runs_text(option.config) else [])
     return [missed_text or "simulated on the samples of the search only"]
 
 
