@@ -805,6 +805,12 @@ def test_other_labels_and_another_metric_are_measured_anew(opened, tmp_path):
     assert seen == [1.0, 0.0, 0.25]
 
 
+def test_a_metric_that_fails_on_the_first_feed_is_measured_on_all(opened, tmp_path):
+    body = "assert len(labels['y']) > 8\n    return 1.0"
+    events = opened(labelled(tmp_path, np.ones(16), body)).answer(EVERYTHING)
+    assert of(events, ev.AccuracyMeasured)[-1].accuracy.headline_metric == 1.0
+
+
 def test_a_cache_that_cannot_be_read_or_written_is_no_error(opened, tmp_path):
     worker = opened()
     worker.answer(EVERYTHING)

@@ -209,12 +209,12 @@ def send_accuracies(
         measure_next_feed(run)
         yield Urgency.FIRST_ACCURACY
     if unfinished and workspace.metric is not None:
-        reference_values = workspace.analysis.measure_reference_metric(workspace.feeds[:1])
-        reporter.send(
-            ev.ReferenceMetricMeasured(
-                reporter.job, reference_values, workspace.count_samples(workspace.feeds[:1]), False
-            )
-        )
+        try:
+            reference_values = workspace.analysis.measure_reference_metric(workspace.feeds[:1])
+            sample_count = workspace.count_samples(workspace.feeds[:1])
+            reporter.send(ev.ReferenceMetricMeasured(reporter.job, reference_values, sample_count, False))
+        except InputError:  # some metrics need samples of several classes; a metric that always fails ends the job here
+            yield from send_reference_metric(workspace, store, reporter, runs.values())
     yield Urgency.ACCURACY
     while unfinished:
         for run in tuple(unfinished):

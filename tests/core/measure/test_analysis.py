@@ -14,7 +14,7 @@ from tests.lowered import fake_quantized
 from tests.measuring import errors_between, measure_shares
 from tests.networks import Builder, floats
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
-from trt_tui.core.data.samples import load_samples
+from trt_tui.core.data.samples import JudgedFeeds, load_samples
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.measure import group_errors as layers_module
 from trt_tui.core.measure import run_sources
@@ -377,6 +377,13 @@ def test_a_metric_sees_all_samples_and_their_labels(analysed, tmp_path):
     assert analysis.measure_reference_metric([0])["n"] == 4
 
 
+def test_a_metric_may_fail_on_the_first_feed(analysed, tmp_path):
+    body = "assert len(outputs['y']) > 4\n    return 1.0"
+    analysis = analysed(networks.mlp(), {**vectors(), "label": np.zeros(10)}, metric=metric_file(tmp_path, body))
+    first, *_, final = [partial.value.metric for partial in analysis.measure_accuracy(FP16, {})]
+    assert first == {} and final == {"metric.py:score": 1.0}
+
+
 def test_there_is_no_metric_without_labels(analysed, tmp_path):
     analysis = analysed(networks.mlp(), vectors(), metric=metric_file(tmp_path, "return 1.0"))
     assert analysis.metric is None and analysis.measure_reference_metric() == {}
@@ -395,6 +402,9 @@ def test_a_metric_that_fails_is_an_error_but_not_where_the_run_is_not_finite(ana
     assert last(analysis.measure_accuracy(FP32, {})).metric
     verdict = last(analysis.measure_accuracy(FP16, {}))
     assert verdict.nonfinite_count and verdict.metric == {}
+    feeds = JudgedFeeds.from_indices([0, 1], compared=[1])
+    compared = last(analysis.measure_accuracy(FP16, {}, feeds))
+    assert compared.compared_outputs["y"].errors.inf and compared.compared_metric == {}
     broken = analysed(networks.mlp(), {**inputs, "label": np.zeros(8)}, metric=metric_file(tmp_path, "return 'none'"))
     with pytest.raises(InputError, match="metric.py"):
         last(broken.measure_accuracy(FP16, {}))

@@ -1,5 +1,6 @@
 """The reduction of the outputs of a run, simulated or from an engine, to one accuracy over all samples."""
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from trt_tui.core.measure.error_metrics import (
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, find_unmasked_elements, take_judged_slice
 from trt_tui.core.measure.results import Accuracy, Caveat, OutputErrors
 from trt_tui.core.measure.simulation_limits import FailedRunOutputs
-from trt_tui.core.measure.user_metric import MetricScorer
+from trt_tui.core.measure.user_metric import FeedOutputs, MetricScorer
 from trt_tui.errors import InputError, TrtTuiError
 
 
@@ -228,15 +229,17 @@ class AccuracyReducer:
             )
         metric, reference_metric, compared_metric = {}, {}, {}
         if self._metric_scorer is not None and with_metric and self.metric_outputs and not self._failures:
-            metric = self._compute_metric(self._metric_scorer)
-            reference_metric = self._metric_scorer.compute_reference_metric(self.metric_feeds)
-            compared = [
-                (outputs, feed)
-                for outputs, feed in zip(self.metric_outputs, self.metric_feeds, strict=True)
-                if feed in self._compared_feeds
-            ]
-            if compared:
-                compared_metric = self._metric_scorer.compute_metric(*zip(*compared, strict=True))
+            # On some of the feeds a metric may fail, for example if all their samples are of one class.
+            with contextlib.suppress(*() if self.added_samples == self.total_samples else (InputError,)):
+                reference_metric = self._metric_scorer.compute_reference_metric(self.metric_feeds)
+                metric = self._compute_metric(self._metric_scorer, self.metric_outputs, self.metric_feeds)
+                compared = [
+                    (outputs, feed)
+                    for outputs, feed in zip(self.metric_outputs, self.metric_feeds, strict=True)
+                    if feed in self._compared_feeds
+                ]
+                if compared:
+                    compared_metric = self._compute_metric(self._metric_scorer, *zip(*compared, strict=True))
         is_agreement_counted = self._classifier_output in self.judged_outputs and self.added_samples
         agreement = self.agreement_count / self.added_samples if is_agreement_counted else None
         noise = [sums.noise_to_signal_ratio for sums in self.error_sums.values()] or [
@@ -275,14 +278,17 @@ class AccuracyReducer:
         ):
             yield replace(accuracy, intervals=spread)
 
-    def _compute_metric(self, metric_scorer: MetricScorer) -> dict[str, float]:
+    @staticmethod
+    def _compute_metric(
+        metric_scorer: MetricScorer, feed_outputs: FeedOutputs, feed_indices: Sequence[int]
+    ) -> dict[str, float]:
         try:
-            return metric_scorer.compute_metric(self.metric_outputs, self.metric_feeds)
+            return metric_scorer.compute_metric(feed_outputs, feed_indices)
         except InputError:
             # A metric is not called on NaN and Inf: the outputs already show that the run is broken.
             if all(
                 np.isfinite(array).all()
-                for arrays in self.metric_outputs
+                for arrays in feed_outputs
                 for array in arrays.values()
                 if array.dtype.kind != "U"
             ):
