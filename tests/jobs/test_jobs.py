@@ -805,6 +805,11 @@ def test_other_labels_and_another_metric_are_measured_anew(opened, tmp_path):
     assert seen == [1.0, 0.0, 0.25]
 
 
+def test_a_metric_reads_a_label_without_axes(opened, tmp_path):
+    events = opened(labelled(tmp_path, 4)).answer(EVERYTHING)
+    assert of(events, ev.AccuracyMeasured)[-1].accuracy.headline_metric == 0.0
+
+
 def test_a_metric_that_fails_on_the_first_feed_is_measured_on_all(opened, tmp_path):
     body = "assert len(labels['y']) > 8\n    return 1.0"
     events = opened(labelled(tmp_path, np.ones(16), body)).answer(EVERYTHING)

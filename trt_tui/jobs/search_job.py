@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from trt_tui.core.calibration.calibration import Calibration, select_ranges_for_type
-from trt_tui.core.data.batches import SampleName
+from trt_tui.core.data.batches import SampleName, join_batches
 from trt_tui.core.data.samples import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES, JudgedFeeds
 from trt_tui.core.engines.fallback_ladder import unrequested_precisions_text
 from trt_tui.core.engines.group_implementations import Preview
@@ -388,9 +388,9 @@ class SearchEvaluator:
             arrays_by_tensor: dict[str, list[np.ndarray]] = {}
             for outputs in workspace.analysis.execute_config(config, workspace.ranges, workspace.feeds):
                 for tensor, array in outputs.items():
-                    arrays_by_tensor.setdefault(tensor, []).append(np.atleast_1d(array))
+                    arrays_by_tensor.setdefault(tensor, []).append(array)
                 yield Urgency.SEARCH
-            joined = {tensor: np.concatenate(arrays) for tensor, arrays in arrays_by_tensor.items()}
+            joined = {tensor: join_batches(tensor, arrays) for tensor, arrays in arrays_by_tensor.items()}
             with create_scratch_folder() as scratch_folder:
                 (folder := scratch_folder / "check").mkdir()
                 write_check_files(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trt_tui.core.data import array_files, tensor_files
-from trt_tui.core.data.batches import ShapeRange, parse_shapes
+from trt_tui.core.data.batches import ShapeRange, join_batches, parse_shapes
 from trt_tui.core.data.samples import RANDOM_WARNING, load_samples, split_samples
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
@@ -78,6 +78,13 @@ def test_default_batch_leaves_four_feeds(tmp_path):
     few = load_samples(save(tmp_path / "b.npz", x=rows(8)), DYNAMIC)
     assert (few.batch, len(few)) == (2, 4)
     assert load_samples(tmp_path / "a.npz", DYNAMIC, shapes={"x": (16, 3)}).batch == 16
+
+
+def test_batches_are_joined_unless_their_shapes_differ():
+    assert join_batches("y", [np.ones((2, 3)), np.ones((1, 3))]).shape == (3, 3)
+    assert join_batches("y", [np.int64(4), np.int64(5)]).tolist() == [4, 5]
+    with pytest.raises(InputError, match="y"):
+        join_batches("y", [np.ones((2, 3)), np.ones((2, 4))])
 
 
 def test_limit(tmp_path):

@@ -173,6 +173,23 @@ def shape_text(shape: Sequence[Dimension]) -> str:
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
+def join_batches(name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the arrays of all batches joined along the first axis. A scalar becomes one row.
+
+    Raises:
+        InputError: The arrays differ in another axis.
+    """
+    try:
+        return np.concatenate([np.atleast_1d(array) for array in arrays])
+    except ValueError:
+        shapes = list(dict.fromkeys(shape_text(np.shape(array)) for array in arrays))
+        raise InputError(
+            f"The batches of {name} cannot be joined into one array",
+            f"Their shapes differ: {', '.join(shapes[:3])}.",
+            "Pad the samples to one shape, or judge by another value than the metric or the check command.",
+        ) from None
+
+
 def unknown_input_error(name: str, inputs: Sequence[TensorInfo]) -> InputError:
     """Returns the error for a name that is not an input of the network."""
     return InputError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trt_tui.core.data.batches import join_batches
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.userscript import UserFunction, split_script_spec
 from trt_tui.core.measure.error_metrics import (
@@ -323,9 +324,6 @@ class MetricScorer:
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         labels = [self._samples.read_labels(feed) for feed in feed_indices]
         return (
-            {
-                name: np.concatenate([np.atleast_1d(arrays[name]) for arrays in feed_outputs])
-                for name in self.output_names
-            },
-            {name: np.concatenate([arrays[name] for arrays in labels]) for name in labels[0]},
+            {name: join_batches(name, [arrays[name] for arrays in feed_outputs]) for name in self.output_names},
+            {name: join_batches(name, [arrays[name] for arrays in labels]) for name in labels[0]},
         )
