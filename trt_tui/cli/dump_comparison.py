@@ -196,9 +196,14 @@ def _comparison_lines(comparison: DumpsCompared, threshold: float) -> list[str]:
 
 def _tensor_error_mark(tensor_difference: TensorDifference) -> str:
     """Returns the remark about a tensor in the table of two dumps, such as "over" if it exceeds the threshold."""
-    if tensor_difference.exceeds_threshold:
-        return "over, begins here" if tensor_difference.begins_error else "over"
-    return "scaled" if tensor_difference.is_scaled else "NaN in both" if tensor_difference.common_nan_count else ""
+    marks = {
+        "over": tensor_difference.exceeds_threshold,
+        "begins here": tensor_difference.begins_error,
+        "scaled": tensor_difference.is_scaled and not tensor_difference.exceeds_threshold,
+        "NaN in both": tensor_difference.common_nan_count and not tensor_difference.exceeds_threshold,
+        tensor_difference.mismatch_text: True,
+    }
+    return ", ".join(mark for mark, applies in marks.items() if mark and applies)
 
 
 def _comparison_json(comparison: DumpsCompared, threshold: float, with_network: bool) -> str:

@@ -60,7 +60,7 @@ def test_figures_are_those_of_whole_arrays(block, tmp_path, monkeypatch):
         {
             "x": rng.standard_normal((3, 1500)).astype(np.float32),
             "f": np.asfortranarray(rng.random((50, 40))),
-            "i": np.arange(9),
+            "i": np.arange(9, dtype=np.int8),
             "only": np.zeros(1),
         }
         for _ in range(2)
@@ -88,9 +88,12 @@ def test_figures_are_those_of_whole_arrays(block, tmp_path, monkeypatch):
     [
         ([1, 2, np.nan, np.inf], [1, 2, np.nan, np.inf], 0.0, 0),
         ([1, 2, 3, 4], [1, 2, np.nan, np.inf], np.inf, 2),
-        ([0, 0, 0, 0], [0, 0, 0, 1], np.inf, 0),
-        ([0, 0, 0, 0], [0, 0, 0, 0], 0.0, 0),
-        ([True, False, True, True], [True, False, True, False], 0.577, 0),
+        ([0.0, 0, 0, 0], [0.0, 0, 0, 1], np.inf, 0),
+        ([0.0, 0, 0, 0], [0.0, 0, 0, 0], 0.0, 0),
+        ([True, False, True, True], [True, False, True, False], 0.25, 0),
+        ([900, 7, 0, 3], [901, 7, 0, 3], 0.25, 0),
+        ([900, 7, 0, 3], [900, 7, 0, 3], 0.0, 0),
+        (np.int8([90, 7, 0, 3]), np.int8([91, 7, 0, 3]), 0.011, 0),
         ([1, np.nan, 3, np.inf], [1, 2, 3, 4], np.inf, 2),
         ([1, np.nan, 3, np.inf], [1, np.inf, 3, np.nan], np.inf, 4),
         ([np.nan] * 4, [np.nan] * 4, np.inf, 0),
@@ -104,6 +107,7 @@ def test_what_is_not_finite_and_what_is_zero(first, second, relative, bad, tmp_p
         one.relative_error == pytest.approx(relative, abs=1e-3)
         and one.nonfinite_count == bad
         and one.exceeds_threshold == (relative > 0.1)
+        and bool(one.mismatch_text) is (relative == 0.25)
     )
 
 
@@ -126,7 +130,7 @@ def test_what_is_not_finite_and_what_is_zero(first, second, relative, bad, tmp_p
 )
 def test_a_mask_that_fp16_clamps_is_no_error(first, second, masked, over, tmp_path):
     for name, values in (("a", first), ("b", second)):
-        np.savez(tmp_path / f"{name}.npz", y=np.array(values))
+        np.savez(tmp_path / f"{name}.npz", y=np.array(values, np.float64))
     dumps = [open_dump(str(tmp_path / name)) for name in ("a.npz", "b.npz")]
     one = difference(*dumps, "y", 0.1, 5e8)
     assert (one.masked_count, one.exceeds_threshold) == (masked, over)

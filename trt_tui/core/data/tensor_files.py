@@ -414,9 +414,12 @@ def _parse_trtexec_outputs(outputs: Sequence[Mapping[str, Any]], source_title: s
 
 
 def _choose_number_type(values: np.ndarray) -> np.dtype:
-    """Returns the smallest signed integer type for some numbers; FP32 if a number is not whole."""
+    """Returns a signed integer type for some numbers; FP32 if a number is not whole.
+
+    Text does not tell quantized values from ids, so the type is never that of quantized values.
+    """
     with np.errstate(invalid="ignore"):
-        for integer_type in (np.int8, np.int16, np.int32, np.int64):
+        for integer_type in (np.int16, np.int32, np.int64):
             if np.array_equal(values.astype(integer_type), values):
                 return np.dtype(integer_type)
     return np.dtype(np.float32)

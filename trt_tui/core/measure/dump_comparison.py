@@ -1,8 +1,10 @@
 """Comparison of a run, such as a dump, with a reference at all tensors of both, a piece of each tensor at a time.
 
 The threshold applies to the relative error of a tensor: the norm of the difference divided by the norm of the
-reference. A relative error of 0.1 is an SQNR of 20 dB. Behind a wrong layer all other layers are wrong too. So an
-error begins at a tensor only if it is at least twice the error of the tensors from which it is computed.
+reference. A relative error of 0.1 is an SQNR of 20 dB. Integers, such as the ids of classes, have no such error: the
+fraction that differs takes its place. Integers of 8 bits are quantized values, and are compared as numbers. Behind a
+wrong layer all other layers are wrong too. So an error begins at a tensor only if it is at least twice the error of the
+tensors from which it is computed.
 """
 
 import math
@@ -19,7 +21,7 @@ from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.errors import InputError
-from trt_tui.formatting import add_decibel_unit, counted_noun_text, name_list_text
+from trt_tui.formatting import add_decibel_unit, counted_noun_text, mismatch_text, name_list_text
 
 BLOCK_ELEMENTS = 1 << 18
 """The number of elements that are compared at a time."""
@@ -51,7 +53,8 @@ class TensorDifference:
     Attributes:
         shape: The shape in the first iteration.
         relative_error: Norm of the difference divided by the norm of the first. Infinite if only one of the two has a
-            NaN or an infinity, if only the first is zero throughout, or if both are NaN throughout.
+            NaN or an infinity, if only the first is zero throughout, or if both are NaN throughout. For integers the
+            fraction that differs.
         max_relative_error, mean_relative_error: Of |difference| / |first| over elements whose first is not zero; None
             if there are none.
         exceeds_threshold: True if the relative error is above the threshold.
@@ -105,6 +108,11 @@ class TensorDifference:
         """The SQNR of the tensor in dB as a text; "NaN" if it has no meaning."""
         unknown = self.nonfinite_count or self.common_nan_count and math.isinf(self.relative_error)
         return "NaN" if unknown else self.errors.sqnr_text("")
+
+    @property
+    def mismatch_text(self) -> str:
+        """The fraction of integers that differ as a text; "" if none differs, and for other tensors."""
+        return f"{mismatch_text(self.errors.mismatch)} of its integers differ" if self.errors.mismatch else ""
 
 
 @dataclass(frozen=True)
@@ -252,19 +260,20 @@ def measure_tensor_difference(
     Raises:
         TrtTuiError: the outputs cannot be read or computed.
     """
-    sums, first_bad, nan_in_both, masked = ErrorSums(), 0, 0, 0
+    sums, first_bad, nan_in_both, masked, differing = ErrorSums(), 0, 0, 0, 0
     relative_sum, relative_max, relative_count = 0.0, 0.0, 0
     shapes = []
     for expected_outputs, outputs in zip(
         reference.iterate_outputs(feed_indices), source.iterate_outputs(feed_indices), strict=True
     ):
-        shapes.append(expected_outputs[tensor].shape)
-        for expected, actual in zip(
-            _iterate_array_blocks(expected_outputs[tensor]), _iterate_array_blocks(outputs[tensor]), strict=True
-        ):
+        arrays = expected_outputs[tensor], outputs[tensor]
+        shapes.append(arrays[0].shape)
+        holds_ids = all(array.dtype.kind == "b" or array.dtype.kind in "iu" and array.itemsize > 1 for array in arrays)
+        for expected, actual in zip(*map(_iterate_array_blocks, arrays), strict=True):
             both_nan = np.isnan(expected) & np.isnan(actual)
             same = (expected == actual) | both_nan
             nan_in_both += int(np.count_nonzero(both_nan))
+            differing += int(np.count_nonzero(~same))
             first_bad += int(np.count_nonzero(~np.isfinite(expected) & ~same))
             masks = _find_masked_elements(expected, actual, min_mask_magnitude)
             masked += int(np.count_nonzero(masks))
@@ -282,6 +291,9 @@ def measure_tensor_difference(
     share = (
         math.inf if errors.nonfinite_count or first_bad or nothing_compared or math.isnan(noise) else math.sqrt(noise)
     )
+    if holds_ids:
+        share, relative_count = differing / max(1, sums.count), 0
+        errors = ErrorMetrics(mismatch=share, exact=differing == 0)
     yield TensorDifference(
         tensor,
         shapes[0],
@@ -555,10 +567,10 @@ def _advice_lines_above_threshold(
 
 
 def _tensor_error_text(difference: TensorDifference) -> str:
-    figure = add_decibel_unit(difference.sqnr_text)
+    figure = difference.mismatch_text or add_decibel_unit(difference.sqnr_text)
     return (
         figure
-        if math.isinf(difference.relative_error)
+        if math.isinf(difference.relative_error) or difference.mismatch_text
         else f"{figure} (relative error {difference.relative_error:.3g})"
     )
 
