@@ -12,6 +12,7 @@ import pytest
 
 from tests import ROOT, TESTS, standins
 from tests.schemas import mismatches
+from tests.texts import lacking
 from trt_tui import demo
 
 REAL_JSON = TESTS / "inspector" / "8.6-h200-scenes-fp16.json"
@@ -54,10 +55,7 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, confi
         "--tacticSources=-CUBLAS,-CUDNN,+JIT_CONVOLUTIONS --refit --stripWeights --memPoolSize=workspace:0.5G",
     )
     assert done.returncode == 0, done.stderr
-    assert (
-        "requested: level 0, tactics -CUBLAS, -CUDNN, +JIT_CONVOLUTIONS, REFIT, STRIP_PLAN, workspace 512 MiB"
-        in done.stderr
-    )
+    assert not lacking(done.stderr, "level 0", "-CUBLAS, -CUDNN, +JIT_CONVOLUTIONS", "REFIT, STRIP_PLAN", "512 MiB")
     assert done.stdout == f"{engine}\n"
     header = standins.header(engine.read_bytes())
     assert header["release"] == "10.16.1" and header["profiles"] == [{"x": [[1, 16], [4, 16], [8, 16]]}]
@@ -66,7 +64,7 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, confi
     assert header["config"]["pools"] == {"WORKSPACE": 512 << 20}
     assert header["config"]["builder_optimization_level"] == 0 and cache.stat().st_size > 0
     assert header["config"]["tactic_sources"] == ["CUBLAS_LT", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
-    assert "tensorrt 10.16.1 on Stand-in GPU, built in" in done.stderr
+    assert not lacking(done.stderr, "10.16.1", "Stand-in GPU")
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip().startswith("trtexec ")]
     assert len(lines) == 3
     for line in lines:
@@ -90,8 +88,7 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, confi
     assert not re.search("error|warning", shown.stderr, re.I)
     other = command("11.4.0", "inspect", mlp.model, "--engine", engine, "--backend", "tensorrt")
     assert other.returncode == 2 and other.stdout.count("\n") <= 1
-    assert "tensorrt 11.4.0 on Stand-in GPU cannot load this engine" in other.stderr
-    assert "Version tag" in other.stderr and "Build it again here" in other.stderr
+    assert not lacking(other.stderr, "11.4.0", "Stand-in GPU", "Version tag", "Next: ")
 
 
 @pytest.mark.parametrize(
@@ -120,9 +117,9 @@ def test_the_real_rtx_builds_for_a_gpu_that_is_not_here(run, mlp, config, tmp_pa
     build = ("build", mlp.model, "--config", config, "--backend", "tensorrt-rtx", "--compute-capability")
     code, out, err = run(*build, "8.9", "-o", engine, "--shapes", "x:1x16:4x16:8x16")
     assert code == 0 and out == f"{engine}\n" and engine.stat().st_size > 10_000, err
-    assert "for compute capability 8.9, built in" in err
+    assert "8.9" in err
     code, _, err = run(*build, "3.5", "-o", tmp_path / "b.engine", "--shapes", "x:4x16")
-    assert code == 2 and "does not build for compute capability 3.5" in err
+    assert code == 2 and "3.5" in err and not (tmp_path / "b.engine").exists()
 
 
 def test_without_tensorrt_the_way_out_is_said(run, mlp, tmp_path) -> None:
@@ -176,7 +173,7 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
     assert engines["config-engine"]["computed_in"]["INT8"]["layers"] == 2
     assert 0 < engines["config-engine"]["computed_in"]["INT8"]["time"] < 1
     markdown = (tmp_path / "out.md").read_text()
-    assert "engine" in markdown and "10.16.1" in markdown and "x 6x16 (5x16 to 8x16)" in markdown
+    assert not lacking(markdown, "engine", "10.16.1", "6x16 (5x16 to 8x16)")
     assert run["layers_read"]["how"] == "unfused" and len(run["layers"]) == 3
     for release, carried in (("10", True), ("11", False)):
         bundle = command(
@@ -223,11 +220,9 @@ def test_compare_looks_into_a_marked_engine(command, mlp, tmp_path) -> None:
     run = record["runs"]["int8-engine"]
     assert run["layers_read"]["how"] == "marked" and run["layers_read"]["hidden"] == []
     assert set(run["layers"]) == {one["group"] for one in record["runs"]["int8"]["layers"].values()}
-    said = ("marked engine, not the engine as built", "the engine is worse than simulated")
-    assert all(text in done.stdout for text in said)
-    assert "marked engine, not the engine as built" in (tmp_path / "out.md").read_text()
+    assert all("marked engine" in text for text in (done.stdout, (tmp_path / "out.md").read_text()))
     refused = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--marked")
-    assert refused.returncode == 2 and "--marked has no effect here" in refused.stderr
+    assert refused.returncode == 2 and refused.stderr.startswith("Error: --marked ")
 
 
 def test_compare_shows_a_table_of_engines(command, mlp) -> None:
@@ -241,13 +236,13 @@ def test_compare_shows_a_table_of_engines(command, mlp) -> None:
         "INT8",
         f"INT8 engine{by}",
     ]
-    assert "engine layers, share of the time" in rows
+    assert any(row.startswith("engine layers") for row in rows)
 
 
 def test_inspect_reads_trtexecs_json_without_tensorrt(run) -> None:
     code, out, err = run("inspect", demo.network_path(), "--engine", REAL_JSON)
     assert (code, err) == (0, "")
-    assert "45 engine layers: 34 FP16, 6 reformat, 5 idle" in out and "/enc1/widen" in out
+    assert not lacking(out, "45 engine layers", "34 FP16", "6 reformat", "5 idle", "/enc1/widen")
 
 
 @pytest.mark.parametrize(
@@ -306,7 +301,7 @@ def test_export_writes_what_the_tool_needs(run, mlp, config, tmp_path, kind, fil
     text = (folder / "out.sh").read_text()
     if kind == "trtexec":
         assert "--noTF32" in text and "--optShapes=x:4x16" in text and "--onnx=out.sh.typed.onnx" in text
-        assert "#   sh out.sh 11" in text
+        assert "sh out.sh 11" in text
     elif kind == "modelopt":
         exclusions = json.loads(text)
         assert "/fc1/Gemm" in json.dumps(exclusions).replace("\\\\", "")
@@ -352,6 +347,11 @@ def told(tmp_path) -> list[dict]:
     return [standins.cached_header(path)["config"] for path in paths]
 
 
+def table_row(markdown: str, title: str) -> list[str]:
+    """The cells of the first row of a Markdown table that begins with a title."""
+    return next(line for line in markdown.splitlines() if line.startswith(f"| {title} |")).split("|")[1:-1]
+
+
 def rungs(run: dict) -> list[str]:
     return [one["rung"] for one in run["rungs"]]
 
@@ -364,23 +364,20 @@ def test_an_int8_layer_that_the_message_names_is_raised_and_figures_are_of_what_
     assert done.returncode == 0
     engine = runs["int8-engine"]
     assert rungs(engine) == ["asked", "named"] and engine["as_asked"] is False
-    assert "Could not find any implementation" in engine["rungs"][0]["failed"]
+    assert "/fc2/MatMul" in engine["rungs"][0]["failed"]
     assert engine["rungs"][1]["raised"] == engine["made_otherwise"] == {"/fc2/MatMul": "fp16"}
     assert engine["engine_layers"]["/fc2/MatMul"]["precision"] == "fp16"
     made, asked = engine["made_simulated"]["outputs"]["y"]["sqnr_db"], runs["int8"]["outputs"]["y"]["sqnr_db"]
     assert made != asked and abs(engine["outputs"]["y"]["sqnr_db"] - made) < 1
     assert runs["fp16-engine"]["rungs"] == [{"rung": "asked", "said": "as requested"}]
     assert not {"as_asked", "made_otherwise", "made_simulated", "failed"} & runs["fp16-engine"].keys()
-    text = Path(mlp.model).with_suffix(".md").read_text()
-    assert "  - /fc2/MatMul raised to FP16: built" in text and ", other precision" in text
-    assert "built in another precision than requested: /fc2/MatMul in FP16" in text
+    text, by = Path(mlp.model).with_suffix(".md").read_text(), f" (TensorRT {release}, Stand-in GPU)"
+    assert text.count("/fc2/MatMul in FP16") == 1 and "/fc2/MatMul raised to FP16" in text and f"{by}, other" in text
     titles = [line.split("  ")[0] for line in done.stdout.splitlines()]
-    by = f" (TensorRT {release}, Stand-in GPU)"
     assert f"INT8 engine{by}" not in titles, "no figure of what was made stands as one of what was requested"
     other = f"INT8 engine{by}, other precision"
     assert {other, f"{other}, simulated", f"FP16 engine{by}"} <= set(titles)
-    assert "INT8 engine: not an engine of the requested config; build attempts:" in done.stdout
-    assert "  built in another precision than requested: /fc2/MatMul in FP16" in done.stdout
+    assert not lacking(done.stdout, "/fc2/MatMul raised to FP16", "/fc2/MatMul in FP16")
 
 
 def test_told_precisions_are_preferred_and_then_not_told(compared, mlp, tmp_path) -> None:
@@ -391,17 +388,18 @@ def test_told_precisions_are_preferred_and_then_not_told(compared, mlp, tmp_path
     (config,) = [one for one in told(tmp_path) if one["flags"]]
     assert config["flags"] == ["FP16"] and config["layer_precisions"] == config["output_types"] == {}
     assert rungs(runs["int8-engine"]) == ["asked", "eased"], "nothing is told there that could be left to the builder"
-    assert done.returncode == 1 and "Engine of int8 not built: TensorRT could not build" in done.stderr
+    assert done.returncode == 1 and "Engine of int8 " in done.stderr
     assert runs["int8-engine"]["failed"] and "outputs" not in runs["int8-engine"]
-    assert "| INT8 engine | not built |" in Path(mlp.model).with_suffix(".md").read_text()
-    assert any(" ".join(line.split()) == "INT8 engine not built" for line in done.stdout.splitlines())
+    row = ["INT8 engine", "not built"]
+    assert [cell.strip() for cell in table_row(Path(mlp.model).with_suffix(".md").read_text(), row[0])][:2] == row
+    assert any(re.split("  +", line.strip()) == row for line in done.stdout.splitlines())
 
 
 def test_where_no_engine_can_be_built_the_simulation_is_written_and_the_exit_code_says_so(compared) -> None:
     done, runs = compared("10.16.1", "out of memory")
     assert done.returncode == 2 and "~" in done.stdout and done.stdout.count("not built") >= 3
     for run in ("fp32-engine", "fp16-engine", "int8-engine"):
-        assert "ran out of device memory" in runs[run]["failed"]
+        assert "out of device memory" in runs[run]["failed"]
         assert rungs(runs[run]) == ["asked"], "a lack of memory is no reason to ask for something else"
 
 
@@ -422,10 +420,10 @@ def test_build_says_what_it_wrote_in_place_of_what_was_asked(command, mlp, tmp_p
     engine = tmp_path / "out.engine"
     words = ("build", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "int8", "-o", engine)
     refused = command("11.4.0", *words, "--strict", STANDIN_FAULT="no int8: /fc2/MatMul")
-    assert refused.returncode == 2 and not engine.exists() and "it failed at /fc2/MatMul" in refused.stderr
+    assert refused.returncode == 2 and not engine.exists() and "/fc2/MatMul" in refused.stderr
     done = command("11.4.0", *words, STANDIN_FAULT="no int8: /fc2/MatMul")
     assert done.returncode == 1 and done.stdout == f"{engine}\n"
-    assert "Not the engine of this config" in done.stderr and "/fc2/MatMul raised to FP16" in done.stderr
+    assert "/fc2/MatMul raised to FP16" in done.stderr
     layers = standins.header(engine.read_bytes())["layers"]
     assert {layer["precision"] for layer in layers if "/fc2/MatMul" in layer["nodes"]} == {"Half"}
 
@@ -448,8 +446,7 @@ def test_a_search_is_not_confirmed_by_an_engine_of_another_config(command, mlp, 
         STANDIN_FAULT="no int8: /fc2/MatMul",
     )
     assert done.returncode == 0, done.stderr
-    assert "its engine meets it" not in done.stdout and "no engine of the requested config was measured" in done.stdout
-    assert "which does not have the config of the result, meets it" in done.stdout
     search = json.loads((tmp_path / "found.json").read_text())["evidence"]["search"]
-    assert "confirmed_by_engine" not in search and "/fc2/MatMul raised to FP16" in " ".join(search["remarks"])
-    assert "which does not have the config of the result" in (tmp_path / "found.md").read_text()
+    assert "confirmed_by_engine" not in search and search["remarks"] and "simulated only" in done.stdout
+    for text in (done.stdout, (tmp_path / "found.md").read_text()):
+        assert not lacking(text, *search["remarks"], "/fc2/MatMul raised to FP16")
