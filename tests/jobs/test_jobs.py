@@ -665,7 +665,7 @@ def test_interrupted_shares_are_kept(opened, runs, talkative, tmp_path, exact):
     again, resumed = of(worker.answer(one), ev.ErrorSharesMeasured)[-1], runs["run"] - before
     assert set(again.shares) == {group.name for group in worker.network.groups}
     assert all(one.samples == 12 if exact else one.samples >= 8 for one in again.shares.values())
-    raised_together = len(of(worker.wire.events, ev.CumulativeRaiseMeasured)[-1].order)
+    raised_together = len(of(worker.wire.events, ev.CumulativeRaiseMeasured)[-1].accuracies)
     if exact:  # the config's own runs are not made again, nor those of groups that were told
         assert resumed <= (1 + raised_together) * len(worker.feeds)
 

@@ -58,7 +58,7 @@ def test_everything_is_compared_without_being_asked(session):
         assert record.accuracy.samples == record.accuracy.total == (16 if run == "fp16" else 12)
         assert set(record.group_errors) == groups == set(record.shares) and record.has_all_group_errors
     assert driven.get_run_results("config").accuracy is driven.get_run_results("int8").accuracy
-    assert driven.results[INT8].raised_order and set(driven.results[INT8].shares) == groups
+    assert driven.results[INT8].cumulative and set(driven.results[INT8].shares) == groups
     assert driven.target.kind == "sqnr" and driven.network_sha256 == open_network(driven.options.model).sha256()
 
 

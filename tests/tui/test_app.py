@@ -324,7 +324,6 @@ async def test_small_shares_stand_in_one_row(tmp_path, view, words):
         values, (first, *_) = listing.row_values, quiet
         for change in (
             {"divergence_group": first},
-            {"search_marks": {first: "»"}},
             {"nonfinite_groups": {first}},
             {"warned_groups": {first}},
             {"group_values": {**values.group_values, first: 0.01}},

@@ -56,7 +56,7 @@ def cut(shown: str, whole: list[float]) -> list[float]:
 
 EXTREMES = [
     RowCells(
-        "»",
+        "↯",
         "█",
         "",
         "blocks/17/attention/conv123",

@@ -468,7 +468,7 @@ def _send_cumulative_raise_accuracies(
             run_to_last_value(partials, "raising the worst layers one by one"), Urgency.BACKGROUND
         )
         store.save_result(workspace, "raised", config, accuracies)
-    reporter.send(ev.CumulativeRaiseMeasured(reporter.job, config, order, accuracies))
+    reporter.send(ev.CumulativeRaiseMeasured(reporter.job, config, accuracies))
 
 
 FP32_RUN = "fp32"

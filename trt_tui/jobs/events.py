@@ -267,10 +267,9 @@ class ErrorSharesMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class CumulativeRaiseMeasured(ResultEvent):
-    """The event with the accuracies of a config after the first 1, 2, ... groups of ``order`` are raised to FP32."""
+    """The event with the accuracies of a config after the worst 1, 2, ... groups are raised to FP32."""
 
     config: PrecisionConfig
-    order: tuple[str, ...]
     accuracies: tuple[Accuracy, ...]
 
 

@@ -121,8 +121,7 @@ class SessionResults(dict[PrecisionConfig, ConfigResults]):
 
     @store_event_results.register
     def _store_cumulative_raise(self, event: ev.CumulativeRaiseMeasured) -> None:
-        measured = self.get_or_create_results(event.config)
-        measured.raised_order, measured.cumulative = event.order, event.accuracies
+        self.get_or_create_results(event.config).cumulative = event.accuracies
 
     @store_event_results.register
     def _store_measured_value(self, event: ev.ValueMeasured) -> None:

@@ -671,8 +671,7 @@ class ConfigResults:
         group_errors: Errors by group name. ``has_all_group_errors`` is True once they cover all samples.
         shares: Error shares by group name, as far as they are measured. ``has_all_shares`` is True once they are
             final.
-        cumulative: The accuracy with the first 1, 2, ... groups of ``raised_order`` raised to FP32, the worst group
-            first.
+        cumulative: The accuracy with the worst 1, 2, ... groups raised to FP32.
         preview: The preview of the config; None if it was not requested.
     """
 
@@ -681,7 +680,6 @@ class ConfigResults:
     shares: dict[str, ErrorShare] = field(default_factory=dict)
     has_all_group_errors: bool = False
     has_all_shares: bool = False
-    raised_order: tuple[str, ...] = ()
     cumulative: tuple[Accuracy, ...] = ()
     preview: Preview | None = None
 

@@ -1,8 +1,7 @@
 """The actions that measure: builds, comparisons, the search for a config, and jobs; their results are shown too."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from types import MappingProxyType
 
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import EXPORTED_NETWORK, counted_noun_text, duration_text
@@ -18,7 +17,6 @@ from trt_tui.tui.screens.forms import ConfigSearchDialog, find_export_dialog_of_
 from trt_tui.tui.screens.pages import SEARCH_AGAIN, JobsPage, SearchResultPage
 from trt_tui.tui.state import config_status, engine_texts
 from trt_tui.tui.state.config_status import target_value_span
-from trt_tui.tui.state.rows import find_search_marks
 from trt_tui.tui.state.search_result import SearchOption
 from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, stopped_jobs_text
 
@@ -163,13 +161,7 @@ class SearchController(Presenter):
     """The part of the main screen for the search, which looks for a config that meets the target with few raised
     layers."""
 
-    _search_marks: Mapping[str, str] = MappingProxyType({})
     _reported_search: SearchStatus | None = None
-
-    def update_search_marks(self, event: ev.SearchProgress) -> None:
-        if self.session.is_searching:
-            if (marks := find_search_marks(self.session)) != self._search_marks:
-                self._search_marks, self.has_stale_values = marks, True
 
     def refuse_find(self) -> str:
         """Returns the reason why a search cannot start; "" if it can start, or if the page of the last search can

@@ -26,7 +26,6 @@ from trt_tui.tui.state.config_list import ToggleResult
 from trt_tui.tui.state.marks import (
     BAD_GLYPH,
     BARRIER_MARK,
-    BEST_SET_MARK,
     CLOSED_MARK,
     CURSOR_MARK,
     DIVERGENCE_MARK,
@@ -221,8 +220,6 @@ def build_row_cells(row_values: RowValues, visible_row: VisibleRow, full_names: 
 
 
 def _find_row_mark(row_values: RowValues, group: FusionGroup) -> str:
-    if group.name in row_values.search_marks:
-        return row_values.search_marks[group.name]
     if group.name in row_values.nonfinite_groups and row_values.is_marked_as_raised(group):
         return RAISED_MARK  # the glyph of the row already shows NaN or Inf
     if group.name == row_values.divergence_group:
@@ -249,7 +246,7 @@ def layer_row_line(
     marks: Line = [
         (CURSOR_MARK if has_cursor else " ", "strong"),
         (row_cells.glyph, row_cells.glyph_style),
-        (f" {indent}{row_cells.mark} ", "key" if row_cells.mark == BEST_SET_MARK else "dim"),
+        (f" {indent}{row_cells.mark} ", "dim"),
     ]
     if not row_cells.cells:
         return [*marks, (row_cells.name, row_cells.name_style)]

@@ -458,7 +458,6 @@ def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, w
         lines += labelled_lines(" also" if index == 0 else "", text, width)
     lines += [
         *_share_lines(session, row_values, group, width),
-        *_cumulative_raise_lines(session, row_values, group, width),
         *_group_error_lines(session, row_values, group, width),
         *_group_engine_lines(session, row_values, row, width),
     ]
@@ -546,24 +545,6 @@ def _group_error_lines(session: Session, row_values: RowValues, group: FusionGro
         )
         lines += labelled_lines(" fp16", f"{room} {number_text(errors.fp16_largest, 2)}", width, "dim")
     return lines
-
-
-def _cumulative_raise_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
-    """Returns the measured accuracy after this row and all worse rows were raised to FP32 together."""
-    measured = session.get_run_results(row_values.run)
-    index = measured.raised_order.index(group.name) if group.name in measured.raised_order else 0
-    if row_values.run != "config" or not 0 < index < len(measured.cumulative):
-        return []  # the first row alone is a remedy
-    text, style = target_value_span(session, measured.cumulative[index])
-    margin_text = value_margin_text(session.target or Target("sqnr", 0.0), measured.cumulative[index])
-    line: Line = [(" together ", "dim"), (f"worst {index + 1} in FP32: ", "dim"), (text, style)]
-    is_met = meets_target(session, measured.cumulative[index])
-    if is_met:
-        line[-1] = (text, "good")
-    line += [(f" {margin_text}", "dim")] if line_width(line) + cell_width(margin_text) + 1 <= width else []
-    if is_met:
-        line += [(" meets it", "good")] if line_width(line) + 9 <= width else []
-    return [clip_line(line, width)]
 
 
 def row_implementation_texts(row_values: RowValues, row: object) -> list[str]:

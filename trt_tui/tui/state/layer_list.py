@@ -15,7 +15,6 @@ from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, line_width
 from trt_tui.tui.state.columns import NAME_COLUMN, SHARE_COLUMN, TOGGLE_COLUMN, LayerColumn
 from trt_tui.tui.state.config_status import is_measuring_current_config, is_measuring_shares, is_measuring_toggles
-from trt_tui.tui.state.marks import BEST_SET_MARK, TRIED_MARK
 from trt_tui.tui.state.rows import (
     SMALL_SHARES_KEY,
     ColourMeasure,
@@ -406,7 +405,7 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
 
     The number of samples behind the shares is omitted if it does not fit; the detail pane shows it too.
     """
-    model, row_values, search_status = layer_list.tree_model, layer_list.row_values, layer_list.session.search_status
+    model, row_values = layer_list.tree_model, layer_list.row_values
     order_text = (
         f", {'' if layer_list.sort_column is NAME_COLUMN else 'by '}{layer_list.sort_column.order_title}"
         if layer_list.sort_column is not SHARE_COLUMN
@@ -418,8 +417,6 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
     end = extra_text = ""
     if layer_list.matches is not None:
         end = f" ─ {len(layer_list.matches)} of {len(model.group_rows)} match, {shown_key('close')} clears"
-    elif layer_list.session.is_searching and search_status is not None and search_status.progress is not None:
-        end = f" ─ {BEST_SET_MARK} raised in the best so far, {TRIED_MARK} being tried"
     elif row_values.measure is not ColourMeasure.SHARE or row_values.run != "config":
         end = f" ─ {row_values.measure.value}{' error' if row_values.measure is not ColourMeasure.SHARE else ''}"
     elif layer_list.view is LayerListView.BLOCKS:

@@ -3,11 +3,7 @@
 BAND_GLYPHS = "█▓▒░·"
 BAD_GLYPH = "!"
 UNKNOWN_GLYPH = "?"
-RAISED_MARK = BEST_SET_MARK = "↑"
-TRIED_MARK = "»"
-"""The mark of the group that a search tries next. `BEST_SET_MARK` marks the groups of the best result so far; the same
-character marks raised rows."""
-
+RAISED_MARK = "↑"
 REDUCED_MARK = "↓"
 DIVERGENCE_MARK = "↯"
 """The mark of the first row at which the engine is worse than its simulation by more than `UNEXPLAINED_GAP_DB`."""

@@ -45,7 +45,6 @@ from trt_tui.tui.state.marks import (
     BAD_GLYPH,
     BAND_GLYPHS,
     BAND_LIMITS_DB,
-    BEST_SET_MARK,
     KEPT_MARK,
     OTHER_CHANGE_MARK,
     OTHER_PRECISION_MARK,
@@ -53,7 +52,6 @@ from trt_tui.tui.state.marks import (
     RANGE_MARKS,
     REDUCED_MARK,
     SHARE_BAND_LIMITS,
-    TRIED_MARK,
     UNKNOWN_GLYPH,
     USER_RANGE_MARK,
 )
@@ -427,7 +425,6 @@ class RowValues:
         run_config: The config of the run, if it is not ``config``.
         divergence_group: The name of the first group at which the engine is worse than its simulation by more than
             `UNEXPLAINED_GAP_DB`; "" if there is none.
-        search_marks: `BEST_SET_MARK` or `TRIED_MARK`, by group name, while a search runs.
     """
 
     model: TreeModel
@@ -444,7 +441,6 @@ class RowValues:
     full_bar_value: float = 0.0
     shown_engine: engine_texts.ShownEngine | None = None
     preview: Preview | None = None
-    search_marks: Mapping[str, str] = field(default_factory=dict)
     divergence_group: str = ""
     run_config: PrecisionConfig | None = None
     unknown_groups: frozenset[str] = frozenset()
@@ -590,7 +586,6 @@ class RowValues:
         outline = self.model.outline
         noted_groups = {
             self.divergence_group,
-            *self.search_marks,
             *self.warned_groups,
             *outline.known_issues,
             *(name for site in outline.defect_sites for name in site.groups),
@@ -800,7 +795,6 @@ def build_row_values(
         full_bar_value=max((0.05, *group_values.values())) if is_share else 0.0,
         shown_engine=engine_texts.find_shown_engine(session, run),
         preview=engine_texts.find_shown_preview(session, run),
-        search_marks=find_search_marks(session) if session.is_searching and run == "config" else {},
         divergence_group=divergence.group_name if divergence is not None else "",
         run_config=session.get_run_config(run),
         unknown_groups=frozenset(name for name, share in shares.items() if share.unknown_reason),
@@ -818,17 +812,6 @@ def find_engine_errors(session: Session, run: str) -> Mapping[str, ErrorMetrics]
     """Returns the errors at fusion groups inside the engine of a run, by group name."""
     engine = session.get_run_results(run).engine_result
     return engine.engine_errors.group_errors if engine is not None and engine.engine_errors is not None else {}
-
-
-def find_search_marks(session: Session) -> dict[str, str]:
-    """Returns the marks of a running search by group name: the groups of the best result so far, and the group under
-    test."""
-    progress = session.search_status.progress if session.search_status is not None else None
-    if progress is None:
-        return {}
-    best_evaluation = progress.result.best_evaluation
-    best = best_evaluation.raised_groups if best_evaluation is not None else ()
-    return {**({progress.group: TRIED_MARK} if progress.group else {}), **dict.fromkeys(best, BEST_SET_MARK)}
 
 
 def find_mark_of_move(move: Move) -> str:
