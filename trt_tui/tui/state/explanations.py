@@ -1,31 +1,33 @@
 """Explanations of values, columns, marks and words: what each is, how it came about, and what to do about it."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trt_tui.core.measure.error_metrics import CONFIDENCE
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
 from trt_tui.core.measure.target import Target
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.known_defects import known_issue_lines
-from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope, tensor_shape_text
+from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Row, Scope, tensor_shape_text
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.glossary import Term, explain_word, find_marks, find_term, list_marks, list_words
 from trt_tui.formatting import (
     EXPORTED,
-    EXPORTED_NETWORK,
+    FP32_TITLE,
     MIN_SHOWN_SHARE,
     NOT_MEASURED,
     RUN_TITLES,
     SIMULATED_MARK,
     counted_noun_text,
-    name_list_text,
     number_text,
     run_title,
     take_first_cells,
 )
-from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.results import RESULT_SUFFIXES
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
@@ -39,7 +41,6 @@ from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, Vis
 from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
 from trt_tui.tui.state.text_plots import BAR_BLOCKS
 
-_NO_PRECISION_TEXT = "This row has no selectable precision."
 _VALUE_CELLS = 24
 """The width in which the value of a cell is drawn, wider than in the list, so that it is not shortened."""
 
@@ -169,7 +170,9 @@ def explain_cell(
     text = (
         f"No value: this row cannot run in a lower precision, because {reason}."
         if reason
-        else _CELL_TEXTS[column.id](session, row_values, visible_row)
+        else _CELL_TEXTS[column.id](session, row_values, row)
+        if value
+        else _make_sentence(_missing_value_text(session))
     )
     effects = {
         action: effect or _ROW_EFFECTS[action](session, row_values, group)
@@ -231,138 +234,93 @@ def _find_cell_marks(
     return [*marks, *find_marks(glyph.strip(), "before a name", glyph)] if column.id == "share" else marks
 
 
-def _name_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
-    row, layer_by_name = visible_row.row, row_values.model.outline.layer_by_name
-    if isinstance(row, GroupRow):
-        operators = " + ".join(layer_by_name[name].op_type for name in row.group.layers)
-        refusals = [
-            f"It cannot run in {precision.label}: {reason}." for precision, reason in row.group.refusal_reasons.items()
-        ]
-        shape = row_values.model.outline.shapes.get(row.group.final_tensor)
-        return " ".join(
-            (
-                f"A fused layer of {counted_noun_text(len(row.group.layers), 'node')}: {operators}.",
-                *([f"Its output is {tensor_shape_text(shape)}."] if shape is not None else []),
-                *refusals,
-                *map(_make_sentence, known_issue_lines(row_values.model.outline.known_issues, row.group, True)),
-            )
-        )
-    if isinstance(row, Scope):
-        return f"A scope with {counted_noun_text(len(row.groups), 'fused layer')}."
-    if row is None:
-        return f"A node of the row above: {layer_by_name[visible_row.node].op_type}."
-    return _make_sentence(detail.row_note(row))
-
-
-def _precision_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
-    row = visible_row.row
-    if isinstance(row, Scope):
-        count = counted_noun_text(len(row.groups), "fused layer")
-        raised_count = row_values.scope_raised_counts.get(row.path, 0)
-        return value_origin_text(row_values.config_name, f"{raised_count} of {count} raised")
+def _name_text(session: Session, row_values: RowValues, row: Row | SmallSharesRow | None) -> str:
+    outline = row_values.model.outline
+    if row is None or isinstance(row, Scope):
+        return explain_word("node" if row is None else "scope")
     if not isinstance(row, GroupRow):
-        return _NO_PRECISION_TEXT
-    source = detail.group_settings_text(session, row_values.config, row.group)
-    preview_texts = (
-        detail.row_implementation_texts(row_values, row)
-        if row_values.preview is not None
-        else [engine_texts.preview_refusal_text(session)]
+        return _make_sentence(detail.row_note(row))
+    shape = outline.shapes.get(row.group.final_tensor)
+    texts = (
+        f"{counted_noun_text(len(row.group.layers), 'node')}: "
+        f"{' + '.join(outline.layer_by_name[name].op_type for name in row.group.layers)}",
+        f"its output is {tensor_shape_text(shape)}" if shape is not None else "",
+        *(f"cannot run in {precision.label}: {reason}" for precision, reason in row.group.refusal_reasons.items()),
+        *known_issue_lines(outline.known_issues, row.group, True),
     )
-    return value_origin_text(row_values.config_name, source if row_values.run == "config" else "", doubts=preview_texts)
-
-
-def _engine_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
-    shown_engine, texts = row_values.shown_engine, detail.row_implementation_texts(row_values, visible_row.row)
-    if shown_engine is not None:
-        texts.append(_built_origin(shown_engine.result, shown_engine.name))
-        if shown_engine.is_stale:
-            texts.append(f"{counted_noun_text(shown_engine.edits_behind, 'change')} were made since")
     return " ".join(map(_make_sentence, texts))
 
 
-def _share_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
-    row, config, results = visible_row.row, row_values.config_name, session.get_run_results(row_values.run)
-    is_share = row_values.measure is ColourMeasure.SHARE
-    if isinstance(row, Scope):
-        config = row_values.stale_config_name or config
-        rule = "the sum over" if is_share else "the worst of"
-        missing = ["not all of them are measured"] * (row.path in row_values.partial_scopes)
-        return value_origin_text(
-            config, f"{rule} its {counted_noun_text(len(row.groups), 'fused layer')}", doubts=missing
+def _precision_text(session: Session, row_values: RowValues, row: object) -> str:
+    """Returns the origin of a requested precision, and its implementation in the preview or the engine."""
+    source = detail.group_settings_text(session, row_values.config, row.group) if isinstance(row, GroupRow) else ""
+    texts, engine = detail.row_implementation_texts(row_values, row), row_values.shown_engine
+    if row_values.preview is None:
+        texts.append(
+            _built_origin(engine.result, engine.name)
+            if engine is not None
+            else engine_texts.preview_refusal_text(session)
         )
-    if not isinstance(row, GroupRow):
-        return "Only fused layers have a value."
-    if replacement := row_values.share_replacement_text(row.group):
-        return value_origin_text(config, f"{replacement}: the row runs in FP32, so it causes none of the error")
-    if row_values.measure is ColourMeasure.ENGINE and results.engine_result is not None:
-        return _built_origin(results.engine_result, config)
-    if not is_share:
-        return _simulation_origin(session, config, results.accuracy)
-    shares, name = _find_shown_shares(session, row_values), row.group.name
+    return value_origin_text(row_values.config_name, source if row_values.run == "config" else "", doubts=texts)
+
+
+def _share_text(session: Session, row_values: RowValues, row: object) -> str:
+    config, results = row_values.config_name, session.get_run_results(row_values.run)
     if row_values.stale_config is not None:
         config = f"{row_values.stale_config_name}, before your change"
-    if (share := shares.get(name)) is None:
-        return value_origin_text(config, _not_measured_text(session))
+    is_share = row_values.measure is ColourMeasure.SHARE
+    if not isinstance(row, GroupRow):
+        rule = "the sum" if is_share else "the worst"
+        is_partial = isinstance(row, Scope) and row.path in row_values.partial_scopes
+        doubts = ["not all of them are measured"] * is_partial
+        return value_origin_text(config, f"{rule} of the fused layers in it", doubts=doubts)
+    if replacement := row_values.share_replacement_text(row.group):
+        return value_origin_text(
+            row_values.config_name, f"{replacement}: the row runs in FP32, so it causes none of the error"
+        )
+    if row_values.measure is ColourMeasure.ENGINE and results.engine_result is not None:
+        return _built_origin(results.engine_result, config)
+    shares = _find_shown_shares(session, row_values)
+    if not is_share or (share := shares.get(row.group.name)) is None:
+        return _simulation_origin(session, config, None if is_share else results.accuracy)
     points = f"±{number_text(100 * share.half_width, 2)} points" if share.half_width is not None else ""
     return value_origin_text(
         config,
         "simulated",
         _used_sample_count_text(session, share.samples),
         points,
-        [share.unknown_reason or detail.share_doubt_text(shares, name)],
+        [share.unknown_reason or detail.share_doubt_text(shares, row.group.name)],
     )
 
 
-def _toggle_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
-    groups = row_values.model.list_groups_of_row(visible_row.row)
-    if not groups:
-        return _NO_PRECISION_TEXT
-    if row_values.run != "config":
-        return f"Only the current config has such values, and the list shows {row_values.config_name}."
-    if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
-        return f"Not measured: the row has more than {MeasureToggles.MAX_SCOPE_GROUPS} fused layers."
+def _toggle_text(session: Session, row_values: RowValues, row: Row) -> str:
+    groups = row_values.model.list_groups_of_row(row)
     toggled_config = find_toggled_config(session, groups)
-    if toggled_config == session.config:
-        return "Toggling changes nothing here."
     precision = groups[0].precision_label(toggled_config.precision_of(groups[0]))
     config = f"{row_values.config_name} with this row in {precision}"
     accuracy = session.results.get_results_or_empty(toggled_config).accuracy
     share = session.get_run_results("config").shares.get(groups[0].name)
-    if accuracy is not None or share is None or not row_values.find_toggle(groups).value_text:
+    if accuracy is not None or share is None:
         return _simulation_origin(session, config, accuracy, session.target or Target("sqnr", 0.0))
     return value_origin_text(config, "simulated with the error share", _used_sample_count_text(session, share.samples))
 
 
-def _cost_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
-    if row_values.group_times and (shown_engine := row_values.shown_engine) is not None:
-        return " ".join(
-            (
-                "A kernel that contains several rows counts for one of them.",
-                _built_origin(shown_engine.result, shown_engine.name),
-            )
-        )
-    row, model = visible_row.row, row_values.model
-    macs = (
-        model.group_macs[row.group.name]
-        if isinstance(row, GroupRow)
-        else model.scope_macs.get(row.path)
-        if isinstance(row, Scope)
-        else None
-    )
-    if macs is None:
-        return "Unknown: the row multiplies nothing, or its sizes are not known."
-    return f"{number_text(macs / 1e6)} of {number_text(model.total_macs / 1e6)} million MACs, counted from the shapes."
+def _cost_text(session: Session, row_values: RowValues, row: object) -> str:
+    if row_values.group_times and (engine := row_values.shown_engine) is not None:
+        return _built_origin(engine.result, engine.name)
+    return f"{number_text(row_values.model.total_macs / 1e6)} million MACs are 100%, counted from the shapes."
 
 
-_CELL_TEXTS = {
+_CELL_TEXTS: Mapping[str, Callable[[Session, RowValues, Any], str]] = {
     "layer": _name_text,
     "operator": _name_text,
     "precision": _precision_text,
-    "engine": _engine_text,
+    "engine": _precision_text,
     "share": _share_text,
     "toggle": _toggle_text,
     "cost": _cost_text,
 }
+"""The functions that return the origin of a value, by column."""
 
 
 def _find_shown_shares(session: Session, row_values: RowValues) -> Mapping[str, ErrorShare]:
@@ -377,178 +335,114 @@ def _find_shown_shares(session: Session, row_values: RowValues) -> Mapping[str, 
 
 def explain_header(session: Session) -> list[Explanation]:
     """Returns the explanations of the values in the top line, from left to right."""
-    outline, builder, backend = session.opened_network.outline, session.builder, session.backend_summary
-    groups = counted_noun_text(len(outline.groups), "fused layer")
-    nodes = counted_noun_text(len(outline.layers), "node")
-    source = "" if session.has_explicit_target else "Nobody has set it: it is the default. "
-    samples, sample_texts = _header_sample_texts(session)
-    entries: tuple[tuple[str, str, Sequence[str]], ...] = (
-        ("network", outline.name, (f"{groups} of {nodes}.", explain_word("fused layer"))),
-        (
-            "target",
-            " and ".join(session.target_descriptions),
-            (f"{source}{explain_word('target')}", f"{shown_key('target')} changes it."),
-        ),
-        ("samples", samples, sample_texts),
-        (
-            "builder",
-            engine_texts.builder_texts(builder)[0] if builder is not None else "",
-            (
-                "Engines run here."
-                if builder is not None and builder.can_run
-                else "It builds engines, which cannot run here.",
-            ),
-        ),
-        (
-            "simulation",
-            ""
-            if backend is None
-            else ", ".join(
-                filter(
-                    None,
-                    (
-                        f"{backend.name} {backend.version} · {backend.device}",
-                        "" if backend.real_fp16 else "FP16 as FP32",
-                        session.execution_mode.name if session.execution_mode is not None else "",
-                    ),
-                )
-            ),
-            (explain_word("simulation"),),
-        ),
-        ("config", config_title(session), (explain_word("config"),)),
+    outline, builder, backend, data = (
+        session.opened_network.outline,
+        session.builder,
+        session.opened_network.backend,
+        session.opened_network.data,
     )
-    return [
-        Explanation(title, tuple(("", text) for text in texts), value=value) for title, value, texts in entries if value
-    ]
-
-
-def _header_sample_texts(session: Session) -> tuple[str, list[str]]:
-    """Returns the number of samples in use, and sentences about them; "" without samples."""
-    data = session.data_summary
-    if data is None:
-        return "", []
     used = min(data.what_if_count, data.judged_count)
-    texts = [
-        f"Values in the app are measured on {used} of {counted_noun_text(data.judged_count, 'sample')}; "
-        "--whatif-samples sets how many."
-    ]
-    if data.is_random:
-        texts.append("The inputs are random, so the values say little about production. Reopen with --data.")
-    if session.calibration is not None and session.calibration.samples:
-        others = (
-            "others"
-            if session.options.calib_data is not None or data.calibration_count == data.judged_count
-            else "of them, which do not judge the runs with these ranges"
-        )
-        texts.append(f"Ranges are calibrated on {data.calibration_count} {others}.")
-    if session.ranges_source_text not in ("", f"calibrated on {data.calibration_count}"):
-        texts.append(_make_sentence(session.ranges_source_text))
-    if data.label_names:
-        texts.append(f"Labels: {name_list_text(data.label_names)}.")
-    return f"{used} of {data.judged_count}", texts
+    source = "" if session.has_explicit_target else "Nobody has set it: it is the default. "
+    fp16_text = "" if backend.real_fp16 else "FP16 as FP32"
+    mode = session.execution_mode.name if session.execution_mode is not None else ""
+    entries = {
+        "network": (
+            outline.name,
+            f"{counted_noun_text(len(outline.groups), 'fused layer')} of {counted_noun_text(len(outline.layers), 'node')}.",
+        ),
+        "target": (
+            " and ".join(session.target_descriptions),
+            f"{source}{explain_word('target')} {shown_key('target')} changes it.",
+        ),
+        "samples": (
+            f"{used} of {data.judged_count}",
+            f"Values in the app are measured on {used} of {counted_noun_text(data.judged_count, 'sample')}; "
+            f"--whatif-samples sets how many. {_make_sentence(session.ranges_source_text)}",
+        ),
+        "builder": (
+            engine_texts.builder_texts(builder)[0] if builder is not None else "",
+            "Engines run here." if builder is not None and builder.can_run else "Its engines cannot run here.",
+        ),
+        "simulation": (
+            " · ".join(filter(None, (backend.name, backend.version, backend.device, fp16_text, mode))),
+            explain_word("simulation"),
+        ),
+        "config": (config_title(session), explain_word("config")),
+    }
+    return [Explanation(title, (("", text),), value=value) for title, (value, text) in entries.items() if value]
 
 
 def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColumn) -> Explanation:
     """Returns the explanation of a value in the summary table."""
     value = find_span_text(row.line, column.start).strip(" │")
-    title, run_text = column.title, _run_text(session, row)
-    is_config = row.kind == "config" or row.kind not in ("fp32", *RUN_TITLES)
-    row_name = config_name(session) if is_config else row.kind.upper()
+    config = session.last_built_config if row.kind == "engine" else session.get_run_config(row.run or "config")
+    title = run_title(row.run) if row.run else FP32_TITLE
+    row_name = config_name(session, config) if row.run == "config" else title
+    built_words = ("exported network", EXPORTED) if session.builder is None else ("as built", "built")
+    word, kind = built_words if column.kind == "built" else ("metric", column.kind)
+    words = [column.title if find_term(column.title) is not None else word]
     if column.kind == "run":
-        return Explanation(title, (("", run_text), ("", explain_word("run"))), row_name, value)
-    accuracy = row.values.accuracy
-    if column.kind == "outcome":
-        word = find_term(value.split(" ")[0])
-        return Explanation(
-            title,
-            (
-                ("how", _outcome_text(session, row, accuracy)),
-                ("what", word.explanation if word is not None else explain_word("outcome")),
-                ("run", run_text),
-            ),
-            row_name,
-            value,
+        words, origin = ["run"], ""
+    elif column.kind == "outcome":
+        words, origin = [value.split(" ")[0], "outcome"], _outcome_text(session, row, config, row_name)
+    elif column.kind == "built" and row.kind != "exported":
+        result = row.values.engine or row.values.exported_run
+        origin = (
+            _built_origin(result, row_name, _find_column_target(session, column))
+            if result is not None
+            else f"Not measured: {shown_key('build')} does it for the current config."
         )
-    is_simulated = column.kind == "simulated" or row.kind == "exported"
-    target = _find_column_target(session, title)
-    if is_simulated and row.kind == "fp32" and accuracy is None:
+    elif row.kind == "fp32" and row.values.accuracy is None:
         origin = "The reference has no error."
-    elif is_simulated:
-        origin = _simulation_origin(session, row_name, accuracy, target)
-    elif (result := row.values.engine or row.values.exported_run) is not None:
-        origin = _built_origin(result, row_name, target)
     else:
-        done_text = "no engine of it is built" if session.builder is not None else "its export was not executed"
-        origin = f"Not measured: {done_text}. {shown_key('build')} does it for the current config."
-    texts = [("how", origin)]
-    term = find_term(title)
-    explanation = term.explanation if term is not None else explain_word("metric")
-    if column.kind == "built" and term is None and title not in session.results.reference_metric:
-        explanation = explain_word("exported network" if session.builder is None else "as built")
-        texts += [("what", explain_word("SQNR"))]
-    if accuracy is not None and title == "SQNR" and accuracy.worst_output is not None and accuracy.worst_output[0]:
-        texts.append(("at", f"{accuracy.worst_output[0]}, the judged output with the lowest SQNR."))
-    texts += [
-        ("what", explanation),
-        ("run", run_text),
-        *((mark.name, mark.explanation) for mark in find_marks(value, "at a value")),
-    ]
-    kind = "exported" if session.builder is None and column.kind == "built" else column.kind
-    return Explanation(title if title == EXPORTED_NETWORK else f"{title}, {kind}", tuple(texts), row_name, value)
+        origin = _simulation_origin(session, row_name, row.values.accuracy, _find_column_target(session, column))
+    terms = [term for term in map(find_term, words) if term is not None][:1]
+    return Explanation(
+        column.title if kind in column.title else f"{column.title}, {kind}",
+        (
+            *([("how", origin)] if origin else []),
+            *(("what", term.explanation) for term in terms),
+            ("run", _run_text(session, row)),
+            *((mark.name, mark.explanation) for mark in find_marks(value, "at a value")),
+        ),
+        row_name,
+        value,
+    )
 
 
-def _find_column_target(session: Session, title: str) -> Target | None:
+def _find_column_target(session: Session, column: SummaryColumn) -> Target | None:
     """Returns a target that bounds the value in a column of the summary table; None if the value has no confidence
     interval."""
-    metric_column_titles = [name.rpartition(":")[2][:7] for name in list(session.results.reference_metric)[:1]]
+    metric_titles = [name.rpartition(":")[2][:7] for name in list(session.results.reference_metric)[:1]]
     kinds = {
         "SQNR": "sqnr",
         engine_texts.built_column_title(session): "sqnr",
         f"{EXPORTED} SQNR": "sqnr",
         "top-1": "agreement",
         MARGIN_MARK: find_displayed_target(session).kind,
-        **dict.fromkeys(metric_column_titles, "metric"),
+        **dict.fromkeys(metric_titles, "metric"),
     }
-    return Target(kinds[title], 0.0) if title in kinds else None
+    return Target(kinds[column.title], 0.0) if column.title in kinds else None
 
 
 def _run_text(session: Session, row: SummaryRow) -> str:
+    """Returns a sentence about the run of a row in the summary table."""
     if row.kind == "fp32":
-        return " ".join(
-            filter(
-                None,
-                (
-                    f"The network in FP32. Errors are measured against {session.reference_name}.",
-                    session.opened_network.outline.reference_weights_text,
-                ),
-            )
-        )
-    if row.kind == "engine":
-        return "The engine that was built last, from an earlier config."
-    if row.kind == "exported":
-        return explain_word("as exported")
-    if row.run and row.run != "config":
-        config, name = session.get_run_config(row.run), run_title(row.run)
-        other = f"; all others run in {config.other.label}" if config.quantized is not config.other else ""
-        return f"{name}: every fused layer runs in {name} if it can{other}. Your changes do not count here."
-    return f"Your current config, {config_title(session)}." if row.run else explain_word("stage")
+        weights_text = session.opened_network.outline.reference_weights_text
+        return f"The network in FP32. Errors are measured against {session.reference_name}. {weights_text}".rstrip()
+    if row.kind not in RUN_TITLES or not row.run:
+        return explain_word("as exported" if row.kind == "exported" else "engine")
+    if row.run == "config":
+        return f"Your current config, {config_title(session)}."
+    return f"{run_title(row.run)}: {session.get_run_config(row.run).defaults_text}. Your changes do not count here."
 
 
-def _outcome_text(session: Session, row: SummaryRow, accuracy: Accuracy | None) -> str:
+def _outcome_text(session: Session, row: SummaryRow, config: PrecisionConfig | None, row_name: str) -> str:
     """Returns the outcomes of a run with their reasons: as simulated, as exported and as built."""
-    if row.kind == "fp32" or not row.run:
-        outcome = session.target_outcome(accuracy)
-        return _make_sentence(outcome.text if outcome is not None else "")
-    outcomes = session.config_target_outcomes(session.get_run_config(row.run))
-    if not outcomes or accuracy is None:
-        return "There is no outcome yet."
-    name = config_name(session) if row.run == "config" else run_title(row.run)
-    texts = [f"{name}{RESULT_SUFFIXES[kind]}: {outcome.text}" for kind, outcome in outcomes.items()]
-    texts += [
-        f"{target.measured_value_text(accuracy)} simulated, for {target.with_baseline_of_samples(accuracy).description}"
-        for target in session.targets
-    ]
-    return " ".join(map(_make_sentence, texts))
+    outcomes = session.config_target_outcomes(config) if config is not None and row.run else {}
+    outcome = session.target_outcome(row.values.accuracy)
+    texts = [f"{row_name}{RESULT_SUFFIXES[kind]}: {outcome.text}" for kind, outcome in outcomes.items()]
+    return " ".join(map(_make_sentence, texts or [outcome.text if outcome is not None else "there is no outcome yet"]))
 
 
 def _interval_text(accuracy: Accuracy | None, target: Target | None) -> str:
@@ -558,7 +452,7 @@ def _interval_text(accuracy: Accuracy | None, target: Target | None) -> str:
 
 def _simulation_origin(session: Session, config: str, accuracy: Accuracy | None, target: Target | None = None) -> str:
     if accuracy is None:
-        return value_origin_text(config, _not_measured_text(session))
+        return value_origin_text(config, _missing_value_text(session))
     backend = session.backend_summary.name if session.backend_summary is not None else "ONNX Runtime"
     outcome = session.target_outcome(accuracy) if target is not None else None
     return value_origin_text(
@@ -600,10 +494,11 @@ def _sample_count_text(session: Session, count: int) -> str:
     )
 
 
-def _not_measured_text(session: Session) -> str:
+def _missing_value_text(session: Session) -> str:
+    """Returns the reason why a value is missing."""
     if session.data_summary is None:
-        return "not measured: there are no samples; reopen with --data"
-    return "not measured yet: a job is running" if session.is_busy else "not measured"
+        return "no value: there are no samples; reopen with --data"
+    return "no value yet: a job is running" if session.is_busy else "there is no such value here"
 
 
 # -- words on the screen --------------------------------------------------------------------------------------------
