@@ -173,7 +173,7 @@ def test_a_share_of_the_config_before_says_so(measured):
     before = session.config
     session.child.held = {rq.MeasureWhatIf, rq.CompareRuns}
     session.toggle_fp32([other])
-    assert "Of c0, before your change, simulated" in cell_text(session, group, "share", before)
+    assert "Of c0, simulated" in cell_text(session, group, "share", before)
     assert "Of c1, raised: the row runs in FP32" in cell_text(session, other, "share", before)
     assert "Of c1, FP32 by you" in cell_text(session, other, "precision", before)
 

@@ -39,7 +39,7 @@ from trt_tui.tui.state import charts, config_status, detail, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import ToggleResult, config_table, find_toggle_result, find_toggled_config
 from trt_tui.tui.state.config_status import value_margin_text
-from trt_tui.tui.state.layer_list import FilterableGroup, LayerList, parse_filter
+from trt_tui.tui.state.layer_list import FilterableGroup, LayerList, layer_list_title, parse_filter
 from trt_tui.tui.state.rows import (
     ColourMeasure,
     LayerListView,
@@ -285,7 +285,7 @@ def test_shares_are_those_of_one_config(session):
         assert values.scope_values[scope.path] == pytest.approx(sum(old[name] for name in scope.groups))
         said = [text(line) for line in detail.detail_lines(session, values, VisibleRow(scope.path, 0, scope), 80, 20)]
         worst = next((line for line in said if line.lstrip().startswith("worst")), "")
-        assert not worst or f", in {values.stale_config_name}" in " ".join(said)
+        assert not worst or f"of {values.stale_config_name}" in " ".join(said)
     shares[last.name] = replace(shares[first.name], fraction=1.0)
     session.results.get_or_create_results(config).has_all_shares = True
     values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config", before)
@@ -829,10 +829,28 @@ def test_a_doubtful_share_says_so(session):
         names[1]: ErrorShare(0.22, samples=8, half_width=0.04),
         names[2]: ErrorShare(-0.10, samples=8, half_width=0.01),
     }
-    said = [detail.share_doubt_text(shares, name) for name in names]
+    row_values = RowValues(MODEL, session.config, shares=shares)
+    said = [detail.share_doubt_text(row_values, name) for name in names]
     assert said == ["its order to 1 other row is not certain"] * 2 + ["raising it makes it worse"]
     assert not ErrorShare(0.3, samples=8, half_width=0.01).overlaps(shares[names[1]])
     assert not ErrorShare(0.3).overlaps(ErrorShare(0.3))
+
+
+def test_a_scope_and_the_list_say_that_the_order_of_their_rows_is_not_final(session):
+    scope = next(scope for scope in MODEL.scopes if len(scope.groups) > 3)
+    row, results = VisibleRow(scope.path, 0, scope), session.results[session.config]
+    listing = LayerList(session)
+    listing.open_network(VIT)
+
+    def count_measured_rows() -> list[str]:
+        values = listing._row_values = found(session)
+        lines = " ".join(text(line).strip() for line in detail.detail_lines(session, values, row, 80, 20))
+        return re.findall(r"(\d+) of (?:\d+) rows", f"{layer_list_title(listing, 120)[0]} {lines}")
+
+    assert count_measured_rows() == []
+    results.has_all_shares = False
+    results.shares.pop(scope.groups[0])
+    assert count_measured_rows() == [str(len(MODEL.rows_by_group) - 1)] * 2
 
 
 def test_raising_to_nan_meets_no_target(session):

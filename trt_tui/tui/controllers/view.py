@@ -129,10 +129,16 @@ class NavigationController(Presenter):
         )
 
     def do_first_nan(self) -> None:
-        """Moves the cursor to the first row with NaN or Inf, else to the worst row that can be raised to FP32."""
-        name = find_first_group_to_raise(self.session, self.layer_list.row_values)
+        """Moves the cursor to the first row with NaN or Inf, else to the worst row that can be raised to FP32.
+
+        If another row may be worse, a message gives the reason.
+        """
+        row_values = self.layer_list.row_values
+        name = find_first_group_to_raise(self.session, row_values)
         if name is not None:
             self.go_to_group(name)
+            if doubt_text := row_values.order_doubt_text(name):
+                self.show_message(f"perhaps the worst row: {doubt_text}", "")
 
     def _set_row_opened(self, row: VisibleRow, is_opened: bool) -> None:
         self.layer_list.is_cursor_placed = True

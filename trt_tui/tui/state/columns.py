@@ -416,6 +416,7 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
     else:
         return ShareCell(bar_style="dim" if row is not None else "")
     text = missing_text if value is None else row_values.row_value_text(value, "")
+    has_few_samples = any(share.has_few_samples for share in row_values.shares.values())
     other_config = "" if value is None else row_values.stale_config_name
     return ShareCell(
         "NaN" if is_nonfinite and not shows_shares else text,
@@ -424,7 +425,7 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
         style,
         replacement,
         other_config,
-        FEW_SAMPLES_MARK if row_values.has_few_samples and text.endswith("%") else "",
+        FEW_SAMPLES_MARK if has_few_samples and text.endswith("%") else "",
     )
 
 

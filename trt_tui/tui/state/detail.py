@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from trt_tui.core.measure.causes import (
     GROUP_DETAILS,
@@ -16,7 +16,6 @@ from trt_tui.core.measure.causes import (
     range_use_text,
 )
 from trt_tui.core.measure.engine_agreement import PREVIEW_REASON
-from trt_tui.core.measure.results import ErrorShare
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
 from trt_tui.core.moves.config import BarrierMove, KeepRuleMove, PrecisionConfig, PrecisionMove
@@ -393,18 +392,10 @@ def _choose_best_remedy_per_kind(session: Session, remedies: Sequence[Remedy]) -
     ]
 
 
-def share_doubt_text(shares: Mapping[str, ErrorShare], group_name: str) -> str:
+def share_doubt_text(row_values: RowValues, group_name: str) -> str:
     """Returns the doubts about an error share: its negative sign, its uncertain order among others; "" for none."""
-    share = shares[group_name]
-    texts = [RAISING_HARMS_TEXT] if share.fraction <= -MIN_SHOWN_SHARE else []
-    others = sum(
-        share.overlaps(other)
-        for name, other in shares.items()
-        if name != group_name and max(share.fraction, other.fraction) >= MIN_SHOWN_SHARE
-    )
-    if others:
-        texts.append(f"its order to {counted_noun_text(others, 'other row')} is not certain")
-    return "; ".join(texts)
+    is_negative = row_values.shares[group_name].fraction <= -MIN_SHOWN_SHARE
+    return "; ".join(filter(None, (RAISING_HARMS_TEXT * is_negative, row_values.order_doubt_text(group_name))))
 
 
 def _main_loss_reason(session: Session, group: FusionGroup, reason_texts: Sequence[str]) -> Span:
@@ -471,14 +462,13 @@ def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, w
 
 def _share_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
     """Returns the error share of a group with its samples and doubts."""
-    shares, replacement = session.get_run_results(row_values.run).shares, row_values.share_replacement_text(group)
-    share = shares.get(group.name)
+    share, replacement = row_values.shares.get(group.name), row_values.share_replacement_text(group)
     if replacement:
         return [[(" share    ", "dim"), (f"{replacement}: it has none", "dim")]]
     if share is None:
         return []
     all_samples = session.count_judging_samples(session.get_run_config(row_values.run))
-    doubt_text = share_doubt_text(shares, group.name)
+    doubt_text = share_doubt_text(row_values, group.name)
     if share.samples >= all_samples and share.half_width is None and not share.unknown_reason and not doubt_text:
         return []  # the list has this value
     line: Line = [
@@ -674,7 +664,7 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
                 " · ".join(
                     f"{row_values.model.titles[name]} {texts[name]}" for name in ranked[: 1 if height < 8 else 3]
                 )
-                + stale_text,
+                + (f", {doubt_text}" if (doubt_text := row_values.order_doubt_text(ranked[0], ranked)) else ""),
                 "",
             )
         )

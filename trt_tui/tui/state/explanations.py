@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trt_tui.core.measure.error_metrics import CONFIDENCE
-from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
+from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun
 from trt_tui.core.measure.target import Target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.known_defects import known_issue_lines
@@ -201,7 +201,7 @@ def _toggle_effect(session: Session, row_values: RowValues, group: FusionGroup) 
     precision = toggled_config.precision_of(group)
     if precision is not Precision.FP32:
         return f"returns the row to {group.precision_label(precision)}"
-    share = _find_shown_shares(session, row_values).get(group.name)
+    share = row_values.shares.get(group.name)
     return "" if share is not None and share.fraction <= -MIN_SHOWN_SHARE else "raises the row to FP32"
 
 
@@ -265,9 +265,7 @@ def _precision_text(session: Session, row_values: RowValues, row: object) -> str
 
 
 def _share_text(session: Session, row_values: RowValues, row: object) -> str:
-    config, results = row_values.config_name, session.get_run_results(row_values.run)
-    if row_values.stale_config is not None:
-        config = f"{row_values.stale_config_name}, before your change"
+    config, results = row_values.stale_config_name or row_values.config_name, session.get_run_results(row_values.run)
     is_share = row_values.measure is ColourMeasure.SHARE
     if not isinstance(row, GroupRow):
         rule = "the sum" if is_share else "the worst"
@@ -280,8 +278,8 @@ def _share_text(session: Session, row_values: RowValues, row: object) -> str:
         )
     if row_values.measure is ColourMeasure.ENGINE and results.engine_result is not None:
         return _built_origin(results.engine_result, config)
-    shares = _find_shown_shares(session, row_values)
-    if not is_share or (share := shares.get(row.group.name)) is None:
+    share = row_values.shares.get(row.group.name)
+    if not is_share or share is None:
         return _simulation_origin(session, config, None if is_share else results.accuracy)
     points = f"±{number_text(100 * share.half_width, 2)} points" if share.half_width is not None else ""
     return value_origin_text(
@@ -289,7 +287,7 @@ def _share_text(session: Session, row_values: RowValues, row: object) -> str:
         "simulated",
         _used_sample_count_text(session, share.samples),
         points,
-        [share.unknown_reason or detail.share_doubt_text(shares, row.group.name)],
+        [share.unknown_reason or detail.share_doubt_text(row_values, row.group.name)],
     )
 
 
@@ -321,13 +319,6 @@ _CELL_TEXTS: Mapping[str, Callable[[Session, RowValues, Any], str]] = {
     "cost": _cost_text,
 }
 """The functions that return the origin of a value, by column."""
-
-
-def _find_shown_shares(session: Session, row_values: RowValues) -> Mapping[str, ErrorShare]:
-    """Returns the displayed error shares: those of the run, or of an earlier config until those of the run are final."""
-    if row_values.stale_config is not None:
-        return session.results.get_results_or_empty(row_values.stale_config).shares
-    return session.get_run_results(row_values.run).shares
 
 
 # -- the header and the summary table -------------------------------------------------------------------------------

@@ -365,9 +365,13 @@ def _find_small_groups(row_values: RowValues) -> dict[LayerListView, frozenset[s
 def _share_sample_count_text(layer_list: LayerList) -> str:
     """Returns on how many samples shares were measured, such as "samples 8-32"; "" for all samples, or without shares.
 
-    A note follows if the confidence intervals of the two largest shares overlap.
+    Before all shares are measured, the text is the number of measured rows. A note follows if it is not certain which
+    share is the largest.
     """
-    session = layer_list.session
+    session, row_values = layer_list.session, layer_list.row_values
+    doubt_text = row_values.order_doubt_text(next(iter(row_values.group_names_worst_first), ""))
+    if row_values.shares and not row_values.is_final:
+        return doubt_text
     shares = session.get_run_results("config").shares
     sample_counts = [share.samples for share in shares.values()]
     all_samples = session.count_judging_samples(session.config)
@@ -378,9 +382,7 @@ def _share_sample_count_text(layer_list: LayerList) -> str:
         if min(sample_counts) < max(sample_counts)
         else counted_noun_text(min(sample_counts), "sample")
     )
-    first, second = (*layer_list.row_values.group_names_worst_first[:2], "", "")[:2]
-    is_uncertain = first in shares and second in shares and shares[first].overlaps(shares[second])
-    return f"{counts_text}, order not certain" if is_uncertain else counts_text
+    return f"{counts_text}, order not certain" if doubt_text else counts_text
 
 
 def view_title(layer_list: LayerList) -> str:

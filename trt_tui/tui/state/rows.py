@@ -14,6 +14,7 @@ from typing import TypeVar
 from trt_tui.core.engines.group_implementations import GroupImplementation, Preview, is_unrequested_precision
 from trt_tui.core.engines.inspector import COMPUTE, EngineReport
 from trt_tui.core.measure.error_metrics import ErrorMetrics
+from trt_tui.core.measure.results import ErrorShare
 from trt_tui.core.moves.config import (
     BarrierMove,
     KeepRuleMove,
@@ -35,7 +36,16 @@ from trt_tui.core.network.layer_tree import (
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
-from trt_tui.formatting import SIMULATED_MARK, cell_width, decibels_text, number_text, percent_text, run_title
+from trt_tui.formatting import (
+    MIN_SHOWN_SHARE,
+    SIMULATED_MARK,
+    cell_width,
+    counted_noun_text,
+    decibels_text,
+    number_text,
+    percent_text,
+    run_title,
+)
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import engine_texts
@@ -417,11 +427,11 @@ class RowValues:
             called when their row is drawn.
         shown_engine: The engine of the run, which can be that of an earlier config; None if none exists.
         preview: The preview of the config; None if a built engine replaces it or none exists.
-        unknown_groups: Groups whose share was measured without a usable result.
+        shares: The displayed error shares by group name; empty for another measure.
+        is_final: False if a value is missing, or does not cover all samples that it will cover.
         is_measuring_shares: True if shares of the displayed run can still change.
         early_groups: Groups whose share was measured on few samples, and will be measured on more.
         warned_groups: Groups with a warning about values in FP16 or coordinates, with or without an effect.
-        has_few_samples: True if the network has too few samples for shares with a confidence interval.
         run_config: The config of the run, if it is not ``config``.
         divergence_group: The name of the first group at which the engine is worse than its simulation by more than
             `UNEXPLAINED_GAP_DB`; "" if there is none.
@@ -443,11 +453,11 @@ class RowValues:
     preview: Preview | None = None
     divergence_group: str = ""
     run_config: PrecisionConfig | None = None
-    unknown_groups: frozenset[str] = frozenset()
+    shares: Mapping[str, ErrorShare] = field(default_factory=dict)
+    is_final: bool = True
     is_measuring_shares: bool = False
     early_groups: frozenset[str] = frozenset()
     warned_groups: frozenset[str] = frozenset()
-    has_few_samples: bool = False
     stale_config: PrecisionConfig | None = None
 
     @cached_property
@@ -512,12 +522,44 @@ class RowValues:
         return self.model.combine_by_scope(dict.fromkeys(self.raised_groups, 1))
 
     @cached_property
-    def partial_scopes(self) -> Collection[str]:
-        """The paths of the scopes with incomplete sums, because groups are still being measured."""
+    def unknown_groups(self) -> frozenset[str]:
+        """The groups whose share was measured without a usable result."""
+        return frozenset(name for name, share in self.shares.items() if share.unknown_reason)
+
+    @cached_property
+    def missing_groups(self) -> Collection[str]:
+        """The groups whose share is still to be measured."""
         known_groups = (self.group_values.keys() | self.unknown_groups) - self.early_groups
         has_sums = self.measure is ColourMeasure.SHARE and self.group_values
-        unknown_groups = self.model.rows_by_group.keys() - known_groups if has_sums else ()
-        return self.model.combine_by_scope(dict.fromkeys(unknown_groups, 1)).keys()
+        return self.model.rows_by_group.keys() - known_groups if has_sums else ()
+
+    @cached_property
+    def partial_scopes(self) -> Collection[str]:
+        """The paths of the scopes with incomplete sums, because groups are still being measured."""
+        return self.model.combine_by_scope(dict.fromkeys(self.missing_groups, 1)).keys()
+
+    def order_doubt_text(self, group_name: str, other_names: Iterable[str] | None = None) -> str:
+        """Returns the reason why the place of a group in the order by the displayed values is not certain; "" if it is.
+
+        Args:
+            other_names: The groups of this order; None for all groups.
+        """
+        if self.stale_config is not None:
+            return f"values of {self.stale_config_name}, before the last change"
+        row_count, share = len(self.model.rows_by_group), self.shares.get(group_name)
+        if not self.is_final:
+            return (
+                f"{row_count - len(self.missing_groups)} of {row_count} rows are measured"
+                if share is not None
+                else "not all samples are measured"
+            )
+        others = sum(
+            share is not None
+            and share.overlaps(self.shares[name])
+            and max(share.fraction, self.shares[name].fraction) >= MIN_SHOWN_SHARE
+            for name in self.shares.keys() & set(self.shares if other_names is None else other_names) - {group_name}
+        )
+        return f"its order to {counted_noun_text(others, 'other row')} is not certain" if others else ""
 
     @cached_property
     def barrier_tensors(self) -> frozenset[str]:
@@ -797,13 +839,15 @@ def build_row_values(
         preview=engine_texts.find_shown_preview(session, run),
         divergence_group=divergence.group_name if divergence is not None else "",
         run_config=session.get_run_config(run),
-        unknown_groups=frozenset(name for name, share in shares.items() if share.unknown_reason),
+        shares=shares,
+        is_final=results.has_all_shares
+        if is_share
+        else measure is ColourMeasure.ENGINE or results.has_all_group_errors,
         is_measuring_shares=is_measuring,
         early_groups=frozenset(name for name, share in shares.items() if share.samples < all_samples),
         warned_groups=frozenset(
             name for name, entry in results.group_errors.items() if entry.has_overflow or entry.warning_text
         ),
-        has_few_samples=any(share.has_few_samples for share in shares.values()),
         stale_config=stale_config,
     )
 
