@@ -684,8 +684,8 @@ def _find_layers_behind_selection(network: Network, output_name: str) -> list[La
 def find_partly_judged_output_reasons(network: Network) -> dict[str, str]:
     """Returns the float outputs that are judged only in front of a selection such as TopK, each with a reason for doubt.
 
-    The reason names the layers behind the selection that compute the output from selected floats. It is "" if these
-    layers only copy.
+    The reason names the layers behind the selection that compute the output from selected floats, or that look it up in
+    a constant, whose rows no judged tensor has. It is "" if the layers behind the selection only copy.
     """
     copying = SELECTION_OPERATORS | COPIES | _UNCHANGED_OPERATORS | {"Where"}
     reasons = {}
@@ -702,7 +702,8 @@ def find_partly_judged_output_reasons(network: Network) -> dict[str, str]:
         computing = [
             layer.name
             for layer in reversed(behind)
-            if layer.op_type not in copying and not selected.isdisjoint(layer.inputs)
+            if (layer.op_type not in copying and not selected.isdisjoint(layer.inputs))
+            or (layer.inputs[0] in network.static_tensors and not selected.isdisjoint(layer.outputs))
         ]
         if behind:
             reasons[name] = (
