@@ -393,9 +393,11 @@ class SessionState:
             else self.config_names.get(config, "the config")
         )
         framework = fp32.outputs if fp32 is not None and has_dump else {}
+        ranges = self.facts.range_facts
         return replace(
             self.facts,
             framework_errors={output: judged_output.errors for output, judged_output in framework.items()},
+            range_facts=ranges and ranges.restrict_comparison(self._list_read_ranges(outline)),
             set_ranges=frozenset(config.range_moves),
             run_name=name,
             accuracy=self.results.get_results_or_empty(config).accuracy,
@@ -409,6 +411,15 @@ class SessionState:
             rejected_target_reason="" if self.target_text else self.rejected_target_reason,
             float_work=self._compute_float_work_share(outline),
         )
+
+    def _list_read_ranges(self, outline: NetworkOutline) -> set[str]:
+        """Returns the tensors whose ranges the quantized layers of the config and of the requested runs read."""
+        return {
+            site.tensor
+            for config in {self.config, *map(self.get_run_config, self.options.runs)}
+            for group in outline.groups
+            for site in group.calibrated_qdq_sites(config.precision_of(group))
+        }
 
     def _compute_float_work_share(self, outline: NetworkOutline) -> FloatWorkShare | None:
         """Returns the share of the config's work that is done in floating point, over all groups.

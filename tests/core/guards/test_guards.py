@@ -64,6 +64,9 @@ RNG = np.random.default_rng(0)
 pytestmark = pytest.mark.shares_cache
 
 
+FORTY = frozenset(map(str, range(40)))
+
+
 def ranges(source=MEASURED_SOURCE, **more):
     return GuardFacts(range_facts=RangeFacts(source, "net.cache", **more))
 
@@ -172,13 +175,13 @@ CASES = [  # guard, what it warns of, what it does not
     ("batch-dependent", GuardFacts(batch_sqnr_db={"y": -math.inf}), GuardFacts(batch_sqnr_db={"y": 80.1})),
     (
         "stale-ranges",
-        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches=OFF),
-        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (8.0, 2.0)}),
+        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=FORTY, mismatches=OFF),
+        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=FORTY, mismatches={"t": (8.0, 2.0)}),
     ),
     (
         "stale-ranges",
-        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (20.0, 2.0)}),
-        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40),
+        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=FORTY, mismatches={"t": (20.0, 2.0)}),
+        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=FORTY),
     ),
     (
         "foreign-cache",
@@ -264,11 +267,11 @@ CASES = [  # guard, what it warns of, what it does not
     (
         "beyond-range",  # stale-ranges warns of the same range
         replace(
-            ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (2.0, 26.0)}),
+            ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=FORTY, mismatches={"t": (2.0, 26.0)}),
             clipped={"t": ClippedShare(0.0001, 0.0001)},
         ),
         replace(
-            ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (26.0, 2.0)}),
+            ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=FORTY, mismatches={"t": (26.0, 2.0)}),
             clipped={"t": ClippedShare(0.0, 0.0)},
         ),
     ),
@@ -565,7 +568,7 @@ def test_ranges_are_held_against_samples(resnet):
     for factor, clips, off in ((2.5, False, True), (0.4, False, True), (0.4, True, False), (0.05, True, True)):
         changed = {**found, tensor: found[tensor] * factor}
         apart, compared, count = find_mismatched_ranges(network.model, changed, samples, backend, method_clips=clips)
-        assert (set(apart) == {tensor}) is off and compared == len(found) and count == 32
+        assert (set(apart) == {tensor}) is off and compared == found.keys() and count == 32
 
 
 def test_shares_beyond_a_range_are_those_of_numpy(resnet):
@@ -629,6 +632,14 @@ def test_preflight_has_every_guard_look(resnet, run, tmp_path):
     assert "| unlike-inputs | warns |" in (tmp_path / "p.md").read_text().replace("\\", "")
     code, out, err = run(*argv, "--calib-cache", folder / "net.cache")
     assert code == 0 and " warns " not in out, out + err
+
+
+@pytest.mark.parametrize(("options", "is_read"), [(("--keep", "/layer1/"), True), (("--keep", "/./"), False)])
+def test_only_ranges_that_a_quantized_layer_reads_can_be_stale(resnet, run, options, is_read):
+    folder, *_ = resnet
+    argv = ("preflight", folder / "net.onnx", "--data", folder / "judged.npz", "--calib-cache", folder / "stale.cache")
+    code, out, err = run(*argv, *options)
+    assert code == 0 and ("contradict them" in out + err) is is_read, out + err
 
 
 def test_other_commands_say_what_costs_nothing(resnet, run, tmp_path):

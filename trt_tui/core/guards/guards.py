@@ -6,10 +6,9 @@ Facts are plain values; each is None until it is measured.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -72,7 +71,7 @@ class RangeFacts:
         requested_method: The method that the command line or the config requests; "" if neither requests one.
         builder_release: The release of the installed TensorRT; "" if there is none that works and reads caches.
         checked_samples: Number of samples used to find ``mismatches``; 0 if the ranges were not compared.
-        compared_tensors: Number of tensors that were compared.
+        compared_tensors: The tensors that were compared.
         mismatches: The ranges that contradict the samples, by tensor: the amax in use, and the expected amax. A range
             contradicts the samples if it differs from all values that a range method could choose by a factor of 2.
     """
@@ -86,8 +85,13 @@ class RangeFacts:
     requested_method: str = ""
     builder_release: str = ""
     checked_samples: int = 0
-    compared_tensors: int = 0
+    compared_tensors: frozenset[str] = frozenset()
     mismatches: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def restrict_comparison(self, tensors: Set[str]) -> RangeFacts:
+        """Returns these facts with the comparison of some tensors only."""
+        mismatches = {tensor: pair for tensor, pair in self.mismatches.items() if tensor in tensors}
+        return replace(self, compared_tensors=self.compared_tensors & tensors, mismatches=mismatches)
 
 
 @dataclass(frozen=True)
@@ -245,7 +249,7 @@ class GuardFacts:
     def merge_newer_facts(self, newer_facts: GuardFacts) -> GuardFacts:
         """Returns a copy of these facts in which all facts of ``newer_facts`` replace older ones."""
         defaults = vars(_NO_FACTS)
-        return dataclasses.replace(
+        return replace(
             self,
             **{
                 name: value
@@ -747,7 +751,8 @@ def find_stale_ranges(facts: GuardFacts) -> Iterator[Alarm]:
     """Warns if the ranges of a cache or config contradict the values in the samples.
 
     Rule: a range is wrong if it is more than twice the largest magnitude in up to 32 samples. It is also wrong if it is
-    less than half of the smallest amax that a calibration method would choose from them. Min-max chooses the largest
+    less than half of the smallest amax that a calibration method would choose from them. Only ranges that a quantized
+    layer reads count. Min-max chooses the largest
     magnitude. Percentile, entropy and MSE can choose less, which counts only for a cache made by these methods. The
     guard warns if more than one range in ten is wrong, or a single one by a factor of 8.
 
@@ -765,14 +770,14 @@ def find_stale_ranges(facts: GuardFacts) -> Iterator[Alarm]:
         return
     worst = max(mismatches, key=lambda tensor: _amax_ratio(mismatches[tensor]))
     if (
-        len(mismatches) <= MAX_MISMATCHED_SHARE * ranges.compared_tensors
+        len(mismatches) <= MAX_MISMATCHED_SHARE * len(ranges.compared_tensors)
         and _amax_ratio(mismatches[worst]) < MIN_SINGLE_RANGE_RATIO
     ):
         return
     amax, expected_amax = mismatches[worst]
     yield (
         f"{escape_hidden_characters(ranges.source_name)}: {len(mismatches)} of "
-        f"{counted_noun_text(ranges.compared_tensors, 'range')} wrong by a factor of 2 or more",
+        f"{counted_noun_text(len(ranges.compared_tensors), 'range')} wrong by a factor of 2 or more",
         f"{counted_noun_text(ranges.checked_samples, 'sample')} contradict them: {escape_hidden_characters(worst)} "
         f"has {number_text(amax)}, and the samples need {number_text(expected_amax)}, as after another training or "
         "preprocessing",

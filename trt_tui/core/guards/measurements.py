@@ -305,7 +305,7 @@ def find_mismatched_ranges(
     *,
     method_clips: bool,
     progress: RunProgress | None = None,
-) -> tuple[RangeMismatches, int, int]:
+) -> tuple[RangeMismatches, frozenset[str], int]:
     """Finds ranges that contradict the values in samples.
 
     Args:
@@ -313,8 +313,8 @@ def find_mismatched_ranges(
         method_clips: True if the range method may choose an amax below the largest magnitude.
 
     Returns:
-        The mismatched ranges (amax in use and expected amax by tensor), the number of compared tensors, and the number
-            of samples.
+        The mismatched ranges (amax in use and expected amax by tensor), the compared tensors, and the number of
+            samples.
 
     Raises:
         InputError: The network cannot be executed on these data.
@@ -348,7 +348,7 @@ def find_mismatched_ranges(
                 or reached / amax < MAX_RANGE_RATIO * MAX_RANGE_RATIO
             ):
                 del mismatches[tensor]
-    return mismatches, len(compared), selected_samples.count
+    return mismatches, frozenset(compared), selected_samples.count
 
 
 def measure_clipped_shares(
