@@ -34,7 +34,10 @@ def test_compare_prints_a_table(run, mlp, config):
     lines = out.splitlines()
     assert lines[0].split("  ")[0] == "largest accumulated errors in config"
     assert any(
-        line.startswith("mlp.onnx: 3 fused layers (6 nodes), 16 samples of mlp.npz, calibrated on 4") for line in lines
+        line.startswith(
+            "mlp.onnx: 3 fused layers (6 nodes), 16 samples of mlp.npz, calibrated on 4 (every fourth batch"
+        )
+        for line in lines
     )
     assert [line.split("  ")[0] for line in lines if line.startswith(("FP16  ", "INT8  ", "config  "))] == [
         "FP16",

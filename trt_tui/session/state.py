@@ -221,10 +221,12 @@ class SessionState:
             suffix = "" if self.calibration == self.config_calibration else " and others"
             return f"ranges of {Path(self.config_path).name}{suffix}"
         method = find_network_range_method(self.config, self.opened_network.outline) or self.calibration.method
-        return (
-            f"calibrated on "
-            f"{self.data_summary.calibration_count}{f' by {method}' if method in RANGE_METHODS[1:] else ''}"
+        method_text = f" by {method}" if method in RANGE_METHODS[1:] else ""
+        is_split = (
+            self.options.calib_data is None and self.data_summary.calibration_count < self.data_summary.judged_count
         )
+        batches_text = " (every fourth batch from the first; the others judge)" * is_split
+        return f"calibrated on {self.data_summary.calibration_count}{method_text}{batches_text}"
 
     @property
     def setup_record(self) -> dict[str, str]:
