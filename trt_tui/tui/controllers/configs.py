@@ -21,7 +21,6 @@ from trt_tui.tui.screens.dialogs import ConfirmDialog, Picker, PickerItem, Promp
 from trt_tui.tui.screens.forms import ExportDialog, find_export_dialog_of_job
 from trt_tui.tui.screens.pages import ConfigsPage, SessionsPage
 from trt_tui.tui.state.config_list import change_text
-from trt_tui.tui.state.summary import outcome_reason_lines
 
 
 class ConfigController(Presenter):
@@ -93,7 +92,6 @@ class ConfigController(Presenter):
         if len(session.results.reference_metric) > 1:
             part = list(session.results.reference_metric)[1]
             note += f", metric[{part}]>=base-1%, metric[*]>=base-2%"
-        note = ". ".join((*outcome_reason_lines(session), note))
         text = session.targets_text or "sqnr>=20"
         self.open_dialog(
             Prompt("Target", text, note, partial(input_error_text, session.read_targets)), set_typed_target

@@ -87,7 +87,7 @@ def log_lines(log: list[str], width: int) -> list[Line]:
 class LogPage(TextPage):
     """The page that shows the log of a session. While its end is visible, the page follows new messages.
 
-    The end has the reasons for the outcome of the current config in full, since the summary table cuts them.
+    The end has the reasons for the outcomes of all runs in full, since the summary table cuts them.
     """
 
     def __init__(self, session: Session) -> None:

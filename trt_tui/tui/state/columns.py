@@ -636,8 +636,7 @@ LAYER_COLUMNS = (
         compute_sort_values=_make_sort_value_function(_precision_sort_key),
         names=("prec",),
         word="precision",
-        explanation="Letters and arrows behind it are changes, and "
-        f"{OTHER_PRECISION_MARK} says that the preview differs.",
+        explanation=f"Letters and arrows behind it are changes, and {OTHER_PRECISION_MARK} is a finding of the preview.",
         next_steps={
             "precision": "chooses a precision",
             "higher": "goes one step up",

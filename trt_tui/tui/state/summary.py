@@ -26,7 +26,7 @@ from trt_tui.formatting import (
     run_title,
     take_first_cells,
 )
-from trt_tui.session.results import collect_run_accuracies, find_decisive_outcome
+from trt_tui.session.results import RESULT_SUFFIXES, collect_run_accuracies, find_decisive_outcome
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import (
@@ -653,31 +653,29 @@ def _target_outcome_spans(
 
 
 def outcome_reason_lines(session: Session) -> list[str]:
-    """Returns the reasons why the target outcome of the config is uncertain (PASS?, FAIL?), or fails despite its value."""
-    return [f"{heading}: {'; '.join(reasons)}" for heading, reasons in _list_outcome_reasons(session)]
+    """Returns the reasons why the target outcome of a run is uncertain (PASS?, FAIL?), or fails despite its value."""
+    return [
+        f"{heading}: {'; '.join(reasons)}"
+        for run in session.list_distinct_runs()
+        for heading, reasons in _list_outcome_reasons(session, run)
+    ]
 
 
-def _list_outcome_reasons(session: Session) -> list[tuple[str, tuple[str, ...]]]:
-    """Returns each outcome of the config that has reasons, such as "c2 as built PASS?", with these reasons.
+def _list_outcome_reasons(session: Session, run: str = "config") -> list[tuple[str, tuple[str, ...]]]:
+    """Returns each outcome of a run that has reasons, such as "c2 engine PASS?", with these reasons.
 
     The outcome that counts is the first. A failed engine or exported network has its missed target as the reason.
     """
-    titles = {
-        RunKind.SIMULATED_CONFIG: "",
-        RunKind.BUILT_ENGINE: "as built ",
-        RunKind.TYPED_NETWORK: f"{EXPORTED} ",
-        RunKind.EXPORTED_FILE: f"{EXPORTED_NETWORK} ",
-    }
-    outcomes = session.config_target_outcomes(session.config)
-    decisive = find_decisive_outcome(outcomes)
-    accuracies = collect_run_accuracies(session.results.get_results_or_empty(session.config))
+    outcomes = session.config_target_outcomes(session.get_run_config(run))
+    decisive, accuracies = find_decisive_outcome(outcomes), collect_run_accuracies(session.get_run_results(run))
+    name = config_name(session) if run == "config" else run_title(run)
     listed: list[tuple[str, tuple[str, ...]]] = []
-    for run, result in sorted(outcomes.items(), key=lambda item: item[1] is not decisive):
-        is_outvoted = run is RunKind.SIMULATED_CONFIG and result is not decisive
+    for kind, result in sorted(outcomes.items(), key=lambda item: item[1] is not decisive):
+        is_outvoted = kind is RunKind.SIMULATED_CONFIG and result is not decisive
         reasons = result.reasons
-        if result is decisive and run is not RunKind.SIMULATED_CONFIG and not result.passes and not reasons:
-            reasons = (session.missed_target_text(result, accuracies[run]),)
+        if result is decisive and kind is not RunKind.SIMULATED_CONFIG and not result.passes and not reasons:
+            reasons = (session.missed_target_text(result, accuracies[kind]),)
         if reasons:
             mark = SIMULATED_MARK if is_outvoted else ""
-            listed.append((f"{config_name(session)} {titles[run]}{mark}{result.outcome.value}", reasons))
+            listed.append((f"{name}{RESULT_SUFFIXES[kind]} {mark}{result.outcome.value}", reasons))
     return listed
