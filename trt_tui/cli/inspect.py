@@ -28,7 +28,7 @@ from trt_tui.cli.options import (
 from trt_tui.cli.output_files import json_text, write_report, write_text_outputs
 from trt_tui.core.report.document import Section, report_text
 from trt_tui.errors import BackendUnavailableError, ExitCode, InputError
-from trt_tui.formatting import escape_hidden_characters, table_lines
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters, table_lines
 
 if TYPE_CHECKING:
     from trt_tui.cli.headless_session import HeadlessSession
@@ -116,7 +116,8 @@ def inspect(
             return
         engine_report = _read_engine_report(session, engine) if engine is not None else None
     click.echo(
-        f"{escape_hidden_characters(network.name)}: {len(network.layers)} nodes in {len(network.groups)} fused layers, "
+        f"{escape_hidden_characters(network.name)}: {counted_noun_text(len(network.layers), 'node')} in "
+        f"{counted_noun_text(len(network.groups), 'fused layer')}, "
         f"opset {network.opset}"
     )
     for note in network.notes:

@@ -131,8 +131,8 @@ def _measure_missing_ranges(
     reporter.send(
         ev.LogMessage(
             reporter.job,
-            f"{request.config_name or 'The session'} has ranges for {count - len(missing)} of {count} "
-            f"tensors. The others are measured ({measured_calibration.method}) on "
+            f"{request.config_name or 'The session'} has ranges for {count - len(missing)} of "
+            f"{counted_noun_text(count, 'tensor')}. The others are measured ({measured_calibration.method}) on "
             f"{workspace.calibration_samples.source}: {name_list_text(missing, 3)}.",
             "note",
         )
@@ -325,7 +325,7 @@ def collect_calibration_for_export(
         ]
         raise InputError(
             f"{' and '.join(labels) or 'A calibration cache'} needs ranges",
-            f"{len(missing)} tensors have none, {missing[0]} among them",
+            f"none for {name_list_text(missing, 1)}",
             "Give --calib-data or --data to calibrate on, or --calib-cache.",
         )
     measured_calibration = measure_ranges(workspace, store, reporter, options.calib_method)

@@ -43,6 +43,7 @@ from trt_tui.core.measure.run_sources import collect_reference_info, reference_n
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
+from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges
@@ -316,7 +317,7 @@ def _measure_sqnr_by_calibration_size(
     sqnr_steps: list[CalibrationConvergencePoint] = []
     for step in (4, 2):
         sample_part = samples.select_feeds(range(0, len(samples), step))
-        phase = f"calibrating on {sample_part.count} of {samples.count} samples"
+        phase = f"calibrating on {sample_part.count} of {counted_noun_text(samples.count, 'sample')}"
         ranges = calibrate(
             network.model,
             network.calibrated_tensors,

@@ -1208,7 +1208,7 @@ class SearchJob:
         is_known = is_timed and drop_ranges_and_measured_moves(result.config) in self._latency_model.measured
         if result.config not in self.requested_configs and self._count_builds_left() <= 0:
             return False, (
-                f"not confirmed by an engine: {len(self.requested_configs)} builds are used up (--max-builds)"
+                f"not confirmed by an engine: --max-builds allows {counted_noun_text(self.request.max_builds, 'build')}"
             ) if self.request.max_builds else ""
         engine = yield from self._build_engine(result.config)
         if isinstance(engine, TrtTuiError):

@@ -157,7 +157,7 @@ def _comparison_sections(session: SessionState, runs_with_groups: Sequence[str])
     )
     parts = metric_part_table(session)
     hidden_count = len(parts) - 1 - MAX_ROWS
-    hidden_rows = [[f"{hidden_count} more parts with smaller losses"]] if hidden_count > 0 else []
+    hidden_rows = [[f"{counted_noun_text(hidden_count, 'more part')} with smaller losses"]] if hidden_count > 0 else []
     engines = {
         run: engine
         for run in session.list_distinct_runs()

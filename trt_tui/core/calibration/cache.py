@@ -11,7 +11,7 @@ from trt_tui.core.quantized_types import INT8, MAX_AMAX
 from trt_tui.errors import InputError
 from trt_tui.files.reading import limit_file_reading, read_text
 from trt_tui.files.writing import write_file_atomically
-from trt_tui.formatting import name_list_text
+from trt_tui.formatting import counted_noun_text, name_list_text
 
 CACHE_ALGORITHMS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
 _CACHE_HEADER = re.compile(r"TRT-(\d+)-(\w+)")
@@ -161,11 +161,12 @@ def select_network_ranges(
     warnings = []
     if unknown:
         warnings.append(
-            f"{len(unknown)} of {len(cached_ranges)} ranges in the cache match no tensor here: "
+            f"{len(unknown)} of {counted_noun_text(len(cached_ranges), 'range')} in the cache match no tensor here: "
             f"{name_list_text(unknown, 3)}"
         )
     if missing:
         warnings.append(
-            f"{len(missing)} of {len(names)} tensors have no range in the cache: {name_list_text(missing, 3)}"
+            f"No range in the cache for {len(missing)} of {counted_noun_text(len(names), 'tensor')}: "
+            f"{name_list_text(missing, 3)}"
         )
     return fitting, tuple(warnings)

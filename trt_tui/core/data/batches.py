@@ -431,7 +431,8 @@ def incomplete_batch_error(input_info: TensorInfo, row_count: int, source_title:
     size = first_dimension(input_info)
     assert isinstance(size, int), "the batch is fixed"
     return InputError(
-        f"{source_title}: input '{input_info.name}' has {row_count} samples, not a multiple of the network's batch of "
+        f"{source_title}: input '{input_info.name}' has {counted_noun_text(row_count, 'sample')}, "
+        "not a multiple of the network's batch of "
         f"{size}",
         f"The network's batch is fixed: {shape_text(input_info.shape or ())}.",
         f"Give {row_count - row_count % size or size} samples, or export the network with a dynamic batch.",
@@ -474,7 +475,8 @@ def _check_input_arrays(part: DataPart, inputs: Sequence[TensorInfo]) -> None:
             continue
         if len(stored_array.shape) != len(info.shape):
             raise InputError(
-                f"{part.source}: input '{info.name}' has {len(stored_array.shape)} dimensions, the network takes "
+                f"{part.source}: input '{info.name}' has {counted_noun_text(len(stored_array.shape), 'dimension')}, "
+                "the network takes "
                 f"{len(info.shape)}",
                 f"The array is {shape_text(stored_array.shape)}, the network takes {shape_text(info.shape)}.",
                 "The first axis of an array is samples: add it with array[None]."

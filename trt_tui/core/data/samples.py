@@ -561,18 +561,19 @@ def _check_label_rows(
         if name in input_names or name in layout.rows_per_feed_by_array or stored_array.shape[:1] in ((), (1,)):
             continue
         rows, samples = stored_array.shape[0], layout.lead_rows
+        sizes_text = f"{counted_noun_text(rows, 'row')} for {counted_noun_text(samples, 'sample')}"
         if (
             needs_labels
             and samples >= MIN_CHECKED_LABELS
             and abs(rows - samples) <= max(1, samples * MAX_LABEL_MISMATCH_SHARE)
         ):
             raise InputError(
-                f"{part.source}: label '{name}' has {rows} rows for {samples} samples",
+                f"{part.source}: label '{name}' has {sizes_text}",
                 "The labels cannot be assigned to samples, so the metric would be wrong.",
                 "Give one row for each sample. A table that does not belong to samples is better read by the metric "
                 "itself.",
             )
-        warning = f"Label '{name}' has {rows} rows for {samples} samples" + (
+        warning = f"Label '{name}' has {sizes_text}" + (
             ", so it is not cut into samples: the metric gets all of it with each batch. If each row belongs to a "
             "sample, the metric is wrong."
             if needs_labels

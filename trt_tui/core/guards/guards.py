@@ -1057,7 +1057,7 @@ def find_float_fallback(facts: GuardFacts) -> Iterator[Alarm]:
         fp16_accuracy = facts.fp16_accuracy if facts.float_type == "fp16" else None
         yield (
             f"{percent_text(float_work.float_share)} of {facts.quantized_type} work runs in floating point",
-            f"{float_work.float_groups} of the {float_work.total_groups} layers that could run in "
+            f"{float_work.float_groups} of {counted_noun_text(float_work.total_groups, 'layer')} that could run in "
             f"{facts.quantized_type} do not, with {percent_text(float_work.float_share)} of {measure}: most of the "
             f"saving of {facts.quantized_type} is lost",
             "FP16 between them overflows, which no range can repair: try --other bf16, which has the range of FP32."

@@ -288,7 +288,7 @@ class DumpRun(DumpIterations):
         limited = samples.count < samples.total_sample_count
         apart = len(dump.iterations) != len(samples) and not (limited and len(dump.iterations) > len(samples))
         if rows_per_sample is not None or apart:
-            rows_text = f"{rows} rows" if rows is not None else "no rows"
+            rows_text = counted_noun_text(rows, "row") if rows is not None else "no rows"
             raise InputError(
                 f"{dump.source} does not belong to these samples",
                 f"{tensor} has "

@@ -1279,7 +1279,7 @@ class RoundingKind(GroupMoveKind):
     stage = ZeroCostStage.ROUNDING
     is_exact = False
     is_dropped_when_raised = True
-    omission_text = "{count} roundings of weights are left out: the typed network contains them."
+    omission_text = "Roundings of weights are left out ({count}): the typed network contains them."
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         return rounding_refusal_reason(network, group, replace_file_precision_of_groups(config, [group]))
@@ -1389,7 +1389,7 @@ class BiasCorrectionKind(GroupMoveKind):
     is_exact = False
     is_dropped_when_raised = True
     omission_text = (
-        "{count} bias corrections are left out: they belong to the quantized values of the typed network, "
+        "Bias corrections are left out ({count}): they belong to the quantized values of the typed network, "
         "which contains them."
     )
 

@@ -31,6 +31,7 @@ from trt_tui.core.network.zero_cost_support import (
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import MAX_AMAX, QUANTIZED_TYPES, QuantizedType, broadcast_scales
 from trt_tui.errors import InputError
+from trt_tui.formatting import counted_noun_text
 
 MAX_INTEGERS = 1 << 30
 """The maximum number of integers in one text. A damaged file cannot fill the memory."""
@@ -71,7 +72,7 @@ def invalid_vector_reason(text: str, length: int | None, *, positive: bool = Fal
     except ValueError as error:
         return f"its values are not base64 of float32 numbers: {error}"
     if length is not None and len(vector) != length:
-        return f"it has {len(vector)} values for {length} channels"
+        return f"it has {counted_noun_text(len(vector), 'value')} for {counted_noun_text(length, 'channel')}"
     if not len(vector):
         return "it has no values"
     return f"a {noun} is a number above 0" if positive and not (vector > 0).all() else ""

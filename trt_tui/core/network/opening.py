@@ -203,7 +203,7 @@ def _source_model_notes(source_model: SourceModel) -> list[str]:
     runtime_nodes = [node.name for node in source_model.find_runtime_scale_nodes() if is_quantize(node)]
     if runtime_nodes:
         notes.append(
-            f"{len(runtime_nodes)} activations are quantized with scales that an execution computes "
+            f"An execution computes the scales of {counted_noun_text(len(runtime_nodes), 'activation')} "
             f"({runtime_nodes[0]}), in a form that is not MXFP8 or NVFP4 of TensorRT: that is "
             "written back as it is, and is not simulated."
         )

@@ -549,7 +549,7 @@ class Search:
             )
         if self.max_raised is not None and self.max_raised < raised_at_start:
             raise InputError(
-                f"a budget of {self.max_raised} layers is used before the search starts",
+                f"a budget of {counted_noun_text(self.max_raised, 'layer')} is used before the search starts",
                 f"the start raises {raised_at_start} already",
                 "Increase --max-fp32, or reduce layers in the start.",
             )
@@ -961,7 +961,8 @@ class Search:
         full_evaluation = next((other for other in self.evaluations if len(other.raised_groups) == total), None)
         full_text = _measured_value_text(full_evaluation) if full_evaluation is not None else ""
         if self.outcome is SearchOutcome.UNREACHABLE and full_text and not is_met:
-            return f"the tolerance{beyond} cannot be met, even with all {total} fused layers in {higher}: {full_text}"
+            layers_text = f"{'all ' * (total > 1)}{counted_noun_text(total, 'fused layer')}"
+            return f"the tolerance{beyond} cannot be met, even with {layers_text} in {higher}: {full_text}"
         changed_text, verb = self._changes_text(evaluation)
         latency_text = (
             f", about {milliseconds_text(evaluation.estimated_latency)}"
@@ -982,7 +983,7 @@ class Search:
         """Returns the changes of an evaluation as text, and the verb for them, "meet" or "meets"."""
         higher_precision, count = self.search_space.higher_precision, len(evaluation.raised_groups)
         ranges = len(evaluation.used_ranges)
-        count_text = f"{count} of {len(self.candidates)} fused layers"
+        count_text = f"{count} of {counted_noun_text(len(self.candidates), 'fused layer')}"
         changes = [*evaluation.zero_cost_sets, *[counted_noun_text(ranges, "other range")] * bool(ranges)]
         verb = "meets" if ranges + len(evaluation.zero_cost_sets) == 1 and not count else "meet"
         if evaluation.precisions:

@@ -15,7 +15,13 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.report.glossary import Term
 from trt_tui.errors import InputError
-from trt_tui.formatting import cell_width, escape_hidden_characters, find_similar_names, suggestion_question
+from trt_tui.formatting import (
+    cell_width,
+    counted_noun_text,
+    escape_hidden_characters,
+    find_similar_names,
+    suggestion_question,
+)
 from trt_tui.session.history import MAX_NAME_LENGTH
 from trt_tui.session.jobs import Job
 from trt_tui.session.saved_sessions import SessionEntry
@@ -563,7 +569,7 @@ class ChartsPage(ScrolledPage):
         return [
             f"1-{len(CHARTS)} chart",
             *["{left}{right} sample  {open} measures it alone"] * bool(self._drawn_chart.samples),
-            *[f"{{up}}{{down}} scroll, {self._hidden_count} lines below"] * is_scrolled,
+            *[f"{{up}}{{down}} scroll, {counted_noun_text(self._hidden_count, 'line')} below"] * is_scrolled,
             "{close} close",
         ]
 

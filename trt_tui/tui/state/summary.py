@@ -125,10 +125,10 @@ def _sample_count_text(session: Session) -> tuple[str, bool]:
     if data is None:
         return "", False
     if data.is_random:
-        return f"  {data.judged_count} random inputs", True
+        return f"  {counted_noun_text(data.judged_count, 'random input')}", True
     used = min(data.what_if_count, data.judged_count)
     return (
-        f"  {used} of {data.judged_count} samples"
+        f"  {used} of {counted_noun_text(data.judged_count, 'sample')}"
         if used < data.judged_count
         else f"  {counted_noun_text(data.judged_count, 'sample')}"
     ), False

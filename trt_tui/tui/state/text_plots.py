@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trt_tui.core.calibration.calibration import DominantChannels, TensorStats
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.network.layers import FusionGroup
-from trt_tui.formatting import cell_width, number_text, percent_text
+from trt_tui.formatting import cell_width, counted_noun_text, number_text, percent_text
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, clip_line, shorten_distinctly, shorten_middle
 
@@ -260,7 +260,7 @@ def channel_range_lines(tensor: str, top_channels: DominantChannels, width: int)
     if len(amaxes) < 2:
         return []
     ranked = sorted(amaxes)
-    short_summary = f"{count} channels, max {number_text(ranked[-1])} #{top_channels.indices[0]}"
+    short_summary = f"{counted_noun_text(count, 'channel')}, max {number_text(ranked[-1])} #{top_channels.indices[0]}"
     summary = f"{short_summary}, median {number_text(ranked[len(ranked) // 2])}"
     summary = summary if len(summary) < width else short_summary
     room = width - len(summary) - 3
