@@ -462,6 +462,7 @@ def test_a_metric_reads_outputs_that_are_judged_in_part():
         ("sqnr>=20", accuracy(nan=2, inf=1), "FAIL", "3 NaN or Inf"),
         ("sqnr>=20", accuracy(None, interval=None, samples=2, nan=2), "FAIL", "2 NaN or Inf"),
         ("y:sqnr>=20", accuracy(None), "FAIL", "zero throughout"),
+        ("sqnr>=20", replace(accuracy(None), outputs={"y": OutputErrors(ErrorMetrics())}), "FAIL", "infinities"),
         ("sqnr>=20", accuracy(caveats=[OVERFLOW]), "FAIL", "70000"),
         ("sqnr>=20", accuracy(caveats=[MAY_OVERFLOW]), "PASS?", "may overflow"),
         ("sqnr>=20", accuracy(caveats=[PARTLY_JUDGED]), "PASS?", "is not judged"),

@@ -25,7 +25,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from trt_tui.core.measure.error_metrics import ERROR_METRICS, MIN_SAMPLES, BoundedValue, ConfidenceInterval, ErrorMetric
+from trt_tui.core.measure.error_metrics import (
+    ERROR_METRICS,
+    MIN_SAMPLES,
+    BoundedValue,
+    ConfidenceInterval,
+    ErrorMetric,
+    ErrorMetrics,
+)
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, INTEGER_KIND, JudgedOutput, find_class_score_output
 from trt_tui.core.measure.results import DECISIVE_SAMPLES, PARTLY_JUDGED_OUTPUT, Accuracy, Caveat
 from trt_tui.core.measure.simulation_limits import find_simulation_failure_reason
@@ -645,6 +652,8 @@ def _missed_target_reason(target: Target, accuracy: Accuracy, has_other_failure:
         cause = (
             "the metric has no such part for the run, only for FP32"
             if target.kind == "metric"
+            else "the reference has infinities that the run does not have"
+            if any(output.errors == ErrorMetrics() for output in accuracy.outputs.values())
             else "the outputs of the run or the reference are zero throughout"
         )
         return f"{escape_hidden_characters(target.description)} is not defined: {cause}"
