@@ -548,11 +548,12 @@ def test_the_slowest_layers_come_first_and_the_others_are_one_row():
 
 def test_the_groups_that_lose_most_in_an_engine_come_first(resnet):
     built = dict(zip((group.name for group in resnet.groups), (30.0, 20.0, 45.0, None), strict=False))
-    errors = EngineErrors(UNFUSED, {name: ErrorMetrics(sqnr) for name, sqnr in built.items()}, samples=4)
+    metrics = {name: ErrorMetrics(sqnr, nan=3 * (sqnr is None)) for name, sqnr in built.items()}
+    errors = EngineErrors(UNFUSED, metrics, samples=4)
     simulated = {name: GroupErrors(FP16, accumulated=ErrorMetrics(40.0)) for name in built}
     _, table = engine_error_blocks(resnet, "int8", errors, simulated, None)
-    assert [row[-1] for row in table.rows[1:]] == ["+20.0", "+10.0", "-5.0", ""]
-    assert [row[2] for row in table.rows[1:4]] == [ErrorMetrics(sqnr).sqnr_text("") for sqnr in (20.0, 30.0, 45.0)]
+    assert [row[-1] for row in table.rows[1:]] == ["", "+20.0", "+10.0", "-5.0"]
+    assert [row[2] for row in table.rows[1:]] == ["NaN", "20.0", "30.0", "45.0"]
     lines, _ = engine_error_blocks(resnet, "int8", replace(errors, accuracy=verdict(12.5)), simulated, None)
     assert "12.5 dB at y" in lines[-1]
     assert engine_error_blocks(resnet, "int8", None, simulated, None) == []

@@ -184,20 +184,24 @@ def engine_error_blocks(
                         group.operator,
                         errors.sqnr_text(""),
                         NOT_MEASURED if simulated_errors is None else simulated_errors.sqnr_text(),
-                        "" if gap is None else f"{gap:+.1f}",
+                        "" if gap is None or math.isinf(gap) else f"{gap:+.1f}",
                     ],
                 )
             )
     rows.sort(key=lambda row: -row[0])
-    header = ["where the engine is worse than simulated", "operator", "engine", "simulated", "gap, dB"]
+    header = ["fused layer, largest gap first", "operator", "engine", "simulated", "gap, dB"]
     return [lines, Table([header, *(row for _, row in rows[:MAX_ROWS])], 2)]
 
 
 def _compute_sqnr_gap_db(built_errors: ErrorMetrics, simulated_errors: ErrorMetrics | None) -> float | None:
-    """Returns by how many dB the SQNR of the engine is lower than simulated; None if either is exact or not finite."""
-    if simulated_errors is None or built_errors.sqnr_db is None or simulated_errors.sqnr_db is None:
+    """Returns by how many dB the SQNR of the engine is lower than simulated: infinite if the engine alone has NaN or Inf.
+
+    None if the simulation is unknown, or if both are exact or have NaN or Inf.
+    """
+    if simulated_errors is None:
         return None
-    return simulated_errors.sqnr_db - built_errors.sqnr_db
+    gap_db = simulated_errors.comparable_sqnr_db - built_errors.comparable_sqnr_db
+    return None if math.isnan(gap_db) else gap_db
 
 
 def unrequested_group_blocks(
