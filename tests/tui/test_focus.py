@@ -5,6 +5,7 @@ from textual.widgets import Input
 
 from tests.local import H200
 from tests.screen import answered, opened, press, settle, status, verdict
+from trt_tui.core.measure.results import ExportedRun, RunKind
 from trt_tui.core.moves.config import find_network_range_method, list_range_tensors
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -118,6 +119,12 @@ async def test_the_dialog_of_an_export_closes_when_its_file_is_written(tmp_path,
         app.screen.query_one(Input).value = str(tmp_path / "nowhere" / "d.json")
         await answered(pilot, "enter")
         assert isinstance(app.screen, ExportDialog) and keys().startswith("enter writes it")
+        await press(pilot, "escape")
+        exported_run = ExportedRun(None, "ONNX Runtime 1 CPU", "cpu", options="without its optimizer A")
+        results = main.session.results.get_or_create_results(main.session.config)
+        results.runs = {**results.runs, RunKind.EXPORTED_FILE: exported_run}
+        await press(pilot, "e")
+        assert exported_run.options in str(app.screen.query_one("#note").render())
 
 
 async def test_a_change_of_the_calibration_is_named_undone_and_saved(tmp_path):

@@ -473,6 +473,7 @@ class Session(SessionState):
         first_path, *other_paths = event.paths
         location = "in" if other_paths and other_paths[0].startswith(f"{first_path}/") else "beside"
         self.notice = f"Wrote {first_path}" + (f" and {len(other_paths)} files {location} it" if other_paths else "")
+        self.log.extend(event.info_lines)
         self.last_answer = event
 
     @_apply.register

@@ -56,7 +56,7 @@ class ExportDialog(Dialog):
     def __init__(self, session: Session, write_export: Callable[[str, Path], None]) -> None:
         super().__init__()
         self.write_export = write_export
-        self.model_path = Path(session.options.model)
+        self.model_path, self.exported_run = Path(session.options.model), session.get_run_results("config").exported_run
         self.export_formats = list(EXPORT_FORMATS)
         self.export_format = self.export_formats[0]
         self.job: int | None = None
@@ -85,6 +85,10 @@ class ExportDialog(Dialog):
 
     def on_mount(self) -> None:
         self.query_one(KeyedOptionList).highlighted = 0
+        if self.exported_run is not None and self.exported_run.options:
+            self.show_note(
+                f"ONNX Runtime loads the exported network {self.exported_run.options}, not by default.", False
+            )
 
     def update_lines(self) -> None:
         """Limits the height of the list, so that path and result stay visible on a low screen."""
