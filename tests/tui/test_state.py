@@ -369,6 +369,9 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     )
     assert one.outcome_text.rstrip("?") == "PASS" and one.margin_of_error_text.startswith("±")
     assert (other.outcome_text, other.outcome_style) == ("≈", "dim"), "it changes nothing"
+    session.set_target("sqnr>=40")
+    assert cell(worst).outcome_text == "", "the config still misses the target, as its own row says"
+    session.set_target("sqnr>=12")
     session.toggle_fp32([VIT.group_by_name[worst]])
     session.rest()
     back = cell(worst)

@@ -118,9 +118,9 @@ class ToggleResult:
     """The judged value with one row toggled, and its target outcome.
 
     Attributes:
-        outcome_text: FAIL or FAIL? if the value misses the target; PASS or PASS? if it meets a target that the config
-            misses. ``≈`` if the value equals that of the config within noise, and so does its outcome. ``on 8`` if only
-            8 samples were measured, which decides nothing.
+        outcome_text: The new outcome if the toggle changes it: PASS or PASS? if the config misses the target, else FAIL
+            or FAIL?. FAIL also if the run fails whatever its value is. ``≈`` if the value equals that of the config
+            within noise, and so does its outcome. ``on 8`` if only 8 samples were measured, which decides nothing.
         margin: The distance by which the value is better than the bound of the target; None if it is unknown.
         is_partial: True if not all required samples were measured.
         margin_of_error_text: The margin of the value, such as ``±2.1``, as `value_margin_text` gives it.
@@ -190,17 +190,11 @@ def _toggle_outcome_span(session: Session, accuracy: Accuracy) -> Span:
     """Returns the outcome of a toggled row and its style, as `ToggleResult.outcome_text` describes it."""
     meets_toggled, meets_now = meets_target(session, accuracy), config_meets_target_simulated(session, session.config)
     config_accuracy = session.results.get_results_or_empty(session.config).accuracy
-    has_same_outcome = meets_toggled is None or meets_toggled is (meets_now is not False)
-    if (
-        has_same_outcome
-        and not accuracy.fails_every_target
-        and config_accuracy is not None
-        and is_within_noise(session, accuracy, config_accuracy)
-    ):
-        return SAME_VALUE_MARK, "dim"
-    if meets_toggled is None or meets_toggled and meets_now is not False:
-        return "", ""
-    return target_outcome_text(session, accuracy), "good" if meets_toggled else "bad"
+    is_changed = meets_toggled is not None and meets_toggled is (meets_now is False)
+    if is_changed or accuracy.fails_every_target:
+        return target_outcome_text(session, accuracy), "good" if meets_toggled else "bad"
+    is_same = config_accuracy is not None and is_within_noise(session, accuracy, config_accuracy)
+    return (SAME_VALUE_MARK, "dim") if is_same else ("", "")
 
 
 def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleResult:
