@@ -31,6 +31,7 @@ from trt_tui.options import Options
 from trt_tui.session import results, state
 from trt_tui.session.comparison_report import comparison_markdown, comparison_record, comparison_text
 from trt_tui.session.history import ConfigNames
+from trt_tui.session.jobs import Job
 from trt_tui.session.results import SessionResults
 from trt_tui.session.session import Session
 from trt_tui.tui.state.detail import loss_reason_texts
@@ -48,6 +49,17 @@ pytestmark = pytest.mark.shares_cache
 def session(session):
     """Makes sessions that are answered in this process."""
     return partial(session, kind=LocalSession)
+
+
+def test_the_time_of_a_job_counts_from_its_begin_to_its_end(monkeypatch):
+    now = iter(range(100, 200, 10))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(now)))
+    job = Job(1, None, "a job", sent_time=95.0)
+    waiting = job.duration_s, job.phase_duration_s
+    job.mark_begun()
+    running = job.duration_s, job.phase_duration_s
+    job.end_time = 125.0
+    assert (waiting, running, job.duration_s) == ((5.0, 15.0), (10.0, 20.0), 5.0)
 
 
 def test_everything_is_compared_without_being_asked(session):

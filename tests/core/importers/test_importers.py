@@ -39,6 +39,16 @@ CONVS = (
 FC, POOL = "/fc/Gemm", "/avgpool/GlobalAveragePool"
 
 
+@pytest.mark.parametrize("is_bundle", [True, False])
+def test_only_a_folder_with_a_config_is_told_where_its_config_is(network, tmp_path, is_bundle):
+    (tmp_path / "bundle").mkdir()
+    if is_bundle:
+        (tmp_path / "bundle/precision.json").write_text("{}")
+    with pytest.raises(InputError) as error:
+        read_any_config(tmp_path / "bundle", network)
+    assert (str(tmp_path / "bundle/precision.json") in error.value.next_step) is is_bundle
+
+
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
     path = tmp_path_factory.mktemp("importers") / "net.onnx"

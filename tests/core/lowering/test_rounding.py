@@ -391,6 +391,26 @@ def test_the_rows_of_a_conv_are_the_patches_that_it_multiplies(opened, backend):
         )
 
 
+def test_the_rows_of_all_feeds_are_as_many_as_a_layer_needs(opened, backend, monkeypatch):
+    network, (data, _), ranges = prepared(encoder(), opened, backend)
+    collected = []
+    collect = weight_rounding.collect_tensors
+
+    def collect_and_note(model, readings, samples, *more):
+        collected.extend((reading.collector, len(samples)) for reading in readings)
+        return collect(model, readings, samples, *more)
+
+    monkeypatch.setattr(weight_rounding, "collect_tensors", collect_and_note)
+    config = PrecisionConfig(Precision.INT4, FP32)
+    measure_roundings(network, config, ranges, network.groups, data, backend, methods=("GPTQ",))
+    rows = [
+        (one.rows_per_feed * feeds, max(weight_rounding.MIN_ROWS, weight_rounding.ROWS_PER_COLUMN * one.form.columns))
+        for one, feeds in collected
+        if isinstance(one, weight_rounding.InputProductCollector)
+    ]
+    assert rows and all(needed <= read < needed * 1.1 for read, needed in rows), rows
+
+
 def test_all_layers_of_a_memory_limited_wave_are_rounded(opened, backend, monkeypatch):
     network, (data, _), ranges = prepared(encoder(), opened, backend)
     config = PrecisionConfig(Precision.INT4, FP32)

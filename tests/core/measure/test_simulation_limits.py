@@ -1,5 +1,7 @@
 """trt_tui.core.measure.simulation_limits: what no value of a run covers is a reason for doubt."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import pytest
@@ -10,10 +12,11 @@ from tests.driven import DrivenWorker, of
 from tests.networks import Builder, floats
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
-from trt_tui.core.measure.simulation_limits import find_unsimulated_layer_caveats
+from trt_tui.core.measure.simulation_limits import find_unsimulated_layer_caveats, refuse_undeclared_output_sizes
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
@@ -141,3 +144,17 @@ def test_exports_for_weak_typing_name_the_layers_that_take_no_precision(opened):
         assert any("2 float layers inside /switch/If run in FP16" in note for note in lowered.notes)
     assert not lower_to_implicit_quantization(network, FP32, {}).notes
     assert not lower_to_implicit_quantization(opened(networks.mlp()), FP16, {}).notes
+
+
+@pytest.mark.parametrize(
+    ("declared", "size", "is_refused"),
+    [(("n", 4), (2, 4), False), (("n", 4), (2, 5), True), (("n", 4), (2, 4, 1), True), (None, (2, 5), False)],
+)
+def test_outputs_of_other_sizes_than_declared_are_refused(declared, size, is_refused):
+    network = SimpleNamespace(outputs=[SimpleNamespace(name=name, shape=declared) for name in ("y", "not measured")])
+    outputs = {"y": np.zeros(size, np.float32)}
+    if is_refused:
+        with pytest.raises(InputError):
+            refuse_undeclared_output_sizes(network, outputs)
+    else:
+        refuse_undeclared_output_sizes(network, outputs)

@@ -30,6 +30,7 @@ from trt_tui.core.measure.stages import (
     explain_input_difference,
     first_divergence_text,
     list_requested_stages,
+    worst_output_sqnr_db,
 )
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
@@ -49,6 +50,14 @@ def verdict(db, metric=None, **errors):
 
 def stage(name, cause, before=None, **more):
     return StageResult(Run(name, RunKind.NETWORK_FILE), cause, accuracy_to_previous=before, **more)
+
+
+def test_the_fraction_of_different_integers_counts_as_noise():
+    found = [
+        worst_output_sqnr_db(Accuracy({"y": OutputErrors(ErrorMetrics(mismatch=mismatch, exact=not mismatch))}))
+        for mismatch in (0.01, 0.5, 0.0)
+    ]
+    assert found == [pytest.approx(20), pytest.approx(3.01, abs=0.01), math.inf]
 
 
 @pytest.mark.parametrize(("cast", "said"), [(True, "its 16-bit types"), (False, "changes of the network")])

@@ -183,8 +183,8 @@ def test_old_opset_is_converted_and_its_weights_are_no_inputs(tmp_path):
     assert (resize.name, resize.outputs[0].name) == ("up1/Upsample", "up1/Upsample_output_0")
 
 
-@pytest.mark.parametrize("batch", ["n", 1])
-def test_one_row_of_angles_is_spread_to_the_batch(batch, tmp_path, backend):
+@pytest.mark.parametrize(("batch", "more_inputs"), [("n", []), (1, []), ("n", [""])])
+def test_one_row_of_angles_is_spread_to_the_batch(batch, more_inputs, tmp_path, backend):
     """As PyTorch exports Llama at opset 23; each sample has what it has in a batch of 1."""
     b = Builder(opset=23)
     angles = [
@@ -193,7 +193,7 @@ def test_one_row_of_angles_is_spread_to_the_batch(batch, tmp_path, backend):
             ("cos", "sin"), (of(np.outer(np.arange(3), [1, 0.1])) for of in (np.cos, np.sin)), strict=True
         )
     ]
-    b.node("RotaryEmbedding", [b.node("Identity", ["x"], "/q"), *angles], "/rotary", output="y")
+    b.node("RotaryEmbedding", [b.node("Identity", ["x"], "/q"), *angles, *more_inputs], "/rotary", output="y")
     shape = (batch, 2, 3, 4)
     path = save(b.model([floats("x", *shape)], [floats("y", *shape)], ir_version=11), tmp_path)
     model = ir.load(path)

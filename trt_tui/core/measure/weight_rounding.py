@@ -660,7 +660,7 @@ def collect_input_products(
             rows = max(MIN_ROWS, ROWS_PER_COLUMN * form.columns)
             shared[key] = InputProductCollector(
                 form,
-                max(math.ceil(rows / len(samples)), 1),
+                math.ceil(rows / len(samples)),
                 None if activation is None else activation.quantized_type,
                 scale,
             )

@@ -334,11 +334,7 @@ def _find_tensor_types(graph: ir.Graph, opsets: Mapping[str, int]) -> dict[str, 
 
 def _evaluate_node(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> np.ndarray:
     """Returns the first result of a node on arrays, computed by onnx's reference evaluator."""
-    feed = {
-        value_name(value): array
-        for value, array in zip(node.inputs, inputs, strict=True)
-        if value is not None and array is not None
-    }
+    feed = {value_name(value): array for value, array in zip(node.inputs, inputs, strict=True) if value is not None}
     outputs = [value_name(node.outputs[0])]
     function = onnx.helper.make_function(
         "constants", "of", list(feed), outputs, [ir.to_proto(node)], [onnx.helper.make_opsetid("", opset)]
