@@ -461,7 +461,11 @@ def _built_origin(result: EngineResult | ExportedRun, config: str, target: Targe
     interval = _interval_text(result.accuracy, target)
     if isinstance(result, ExportedRun):
         return value_origin_text(
-            config, f"the exported file, executed by {result.executor_name}", samples, interval, [result.missing_reason]
+            config,
+            f"the exported file, executed by {result.executor_name}",
+            samples,
+            interval,
+            [result.missing_reason or "Its kernels round at other places than the simulation, which ± leaves out"],
         )
     return value_origin_text(config, f"from the engine, built by {result.builder_text}", samples, interval)
 
