@@ -1035,16 +1035,6 @@ _TRANSPARENT_OPERATORS = (
 )
 """The operators that may read an infinity."""
 
-_SATURATION_TEXTS = {
-    **dict.fromkeys(("Tanh", "Sigmoid", "HardSigmoid", "Erf", "Softsign"), "saturates"),
-    **dict.fromkeys(("Clip", "Min", "Max"), "limits the values"),
-    "Where": "selects other values",
-}
-"""The operators that may hide an infinity, each with its effect in words."""
-
-_MAX_SATURATION_DISTANCE = 6
-"""The maximum number of layers between an overflow and the layer that is named as the reason why it is harmless."""
-
 _Site = tuple[str, str]
 """A tensor that FP16 rounds, and the layer that reads it in FP16; "" if its producer rounds it for all readers."""
 
@@ -1089,18 +1079,17 @@ class OverflowEffectMeasurement:
         )
         are_harmless = bool(sites) and all(self._is_feed_unchanged(sites, index) for index in feed_indices)
         return [
-            replace(value, state=Fp16RangeState.HARMLESS, harmless_reason=self._harmless_reason(value, is_used))
+            replace(
+                value,
+                state=Fp16RangeState.HARMLESS,
+                harmless_reason="no judged output changes on these samples"
+                if is_used
+                else "no judged output depends on it",
+            )
             if not is_used or value.tensor and are_harmless
             else value
             for value, is_used in zip(overflows, used, strict=True)
         ]
-
-    def _harmless_reason(self, value: Fp16Overflow, is_used: bool) -> str:
-        if not is_used:
-            return "no judged output depends on it"
-        layer = _find_saturating_layer(self._context.network, value)
-        reason = f"{layer.op_type} {layer.name} {_SATURATION_TEXTS[layer.op_type]}, so " if layer is not None else ""
-        return f"{reason}no judged output changes on these samples"
 
     @cached_property
     def _judged_layers(self) -> frozenset[str]:
@@ -1223,21 +1212,6 @@ class OverflowEffectMeasurement:
             if not reader:
                 rounded[tensor] = result
         return rounded, gates
-
-
-def _find_saturating_layer(network: Network, value: Fp16Overflow) -> Layer | None:
-    """Returns the nearest layer behind a tensor that limits or replaces its values; None if none is near."""
-    pending = [(name, 0) for name in value.readers or network.consumers.get(value.tensor, ())]
-    while pending:
-        name, distance = pending.pop(0)
-        layer = network.get_layer(name)
-        if layer.op_type in _SATURATION_TEXTS:
-            return layer
-        if distance < _MAX_SATURATION_DISTANCE:
-            pending += [
-                (reader, distance + 1) for tensor in layer.outputs for reader in network.consumers.get(tensor, ())
-            ]
-    return None
 
 
 def _find_exposed_operands(

@@ -72,7 +72,7 @@ from trt_tui.core.moves.zero_cost_checks import (
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS
-from trt_tui.core.network.zero_cost_support import ChannelScaling, Port, ScaledConstant, ScaledTensor
+from trt_tui.core.network.zero_cost_support import ChannelScaling, Port, ScaledConstant
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES, QuantizedType
 from trt_tui.core.runner import Backend
@@ -844,7 +844,7 @@ def measure_smoothquant_moves(
             for exponent, maxima in ((1, activation), (-1, weight)) if tensor.tensor in multiplied_names[name] else ():
                 np.maximum(maxima, tensor.compute_channel_maxima(magnitudes, scaling.channels, exponent), out=maxima)
         for reader in scaling.readers:
-            magnitudes = _compute_weight_magnitudes(network, reader)
+            magnitudes = network.constant_value(reader.tensor)
             for exponent, maxima in ((-1, weight), (1, activation)):
                 np.maximum(maxima, reader.compute_channel_maxima(magnitudes, scaling.channels, exponent), out=maxima)
         factors = smoothquant_factors(activation, weight, strength)
@@ -855,13 +855,6 @@ def measure_smoothquant_moves(
         }
         moves[name] = SmoothQuantMove(strength, encode_vector(factors), ranges, reason)
     return moves
-
-
-def _compute_weight_magnitudes(network: Network, reader: ScaledTensor) -> np.ndarray:
-    """Returns the largest magnitudes of a weight, in the shape of its divisors."""
-    if reader.divisor_axis is not None:
-        return network.constant_amax(reader.tensor, reader.divisor_axis).reshape(reader.shape)
-    return reader.compute_magnitude_by_divisor(network.constant_value(reader.tensor))
 
 
 def _find_multiplied_tensors(network: Network, scaling: ChannelScaling) -> set[str]:

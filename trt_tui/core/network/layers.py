@@ -233,19 +233,6 @@ class FusionGroup:
 
 
 @dataclass(frozen=True)
-class KnownIssue:
-    """A reason why a layer gains little or loses much in a quantized type, as a sentence with its source."""
-
-    text: str
-    source: str
-
-    @property
-    def issue_description(self) -> str:
-        """The issue and its source: "a Conv of 3 channels in, 12 out: ModelOpt leaves it out (ModelOpt 0.47)"."""
-        return f"{self.text} ({self.source})"
-
-
-@dataclass(frozen=True)
 class QdqFinding:
     """A problem that the check of Q/DQ nodes found in a file; `trt_tui.core.network.qdq.check` has the rules.
 
@@ -324,8 +311,6 @@ class NetworkOutline:
         notes: Changes made when the file was opened, one sentence each.
         quantized_ranges: amax of activation tensors that have Q/DQ pairs in the file, by tensor name.
         zero_cost_support: The parts that can be changed without added run time.
-        known_issues: Known issues of groups in a quantized type, by group name; see
-            `trt_tui.core.network.known_defects`.
         index_groups: Groups whose results are converted to integers or used as positions; see
             `trt_tui.core.network.index_paths`.
         qdq_findings: The findings of the check of Q/DQ nodes; None if the file has no Q/DQ nodes.
@@ -347,7 +332,6 @@ class NetworkOutline:
     notes: tuple[str, ...] = ()
     quantized_ranges: Mapping[str, float] = field(default_factory=dict)
     zero_cost_support: ZeroCostSupport = field(default_factory=ZeroCostSupport)
-    known_issues: Mapping[str, tuple[KnownIssue, ...]] = field(default_factory=dict)
     index_groups: tuple[str, ...] = ()
     qdq_findings: tuple[QdqFinding, ...] | None = None
     defect_sites: tuple[DefectSite, ...] = ()

@@ -88,12 +88,6 @@ class ScaledTensor:
     def shape(self) -> tuple[int, ...]:
         return self.factor_ids.shape
 
-    @property
-    def divisor_axis(self) -> int | None:
-        """The only axis along which the divisors differ; None if there are several axes or none."""
-        axes = [axis for axis, size in enumerate(self.shape) if size > 1]
-        return axes[0] if len(axes) == 1 else None
-
     def divide_channels(self, array: np.ndarray, factors: np.ndarray) -> np.ndarray:
         """Returns the values of the tensor with its channels divided by the factors, float32.
 

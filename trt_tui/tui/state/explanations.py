@@ -11,7 +11,6 @@ from trt_tui.core.measure.error_metrics import CONFIDENCE
 from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun
 from trt_tui.core.measure.target import Target
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.known_defects import known_issue_lines
 from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Row, Scope, tensor_shape_text
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
@@ -246,7 +245,6 @@ def _name_text(session: Session, row_values: RowValues, row: Row | SmallSharesRo
         f"{' + '.join(outline.layer_by_name[name].op_type for name in row.group.layers)}",
         f"its output is {tensor_shape_text(shape)}" if shape is not None else "",
         *(f"cannot run in {precision.label}: {reason}" for precision, reason in row.group.refusal_reasons.items()),
-        *known_issue_lines(outline.known_issues, row.group, True),
     )
     return " ".join(map(_make_sentence, texts))
 

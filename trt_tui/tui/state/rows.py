@@ -629,7 +629,6 @@ class RowValues:
         noted_groups = {
             self.divergence_group,
             *self.warned_groups,
-            *outline.known_issues,
             *(name for site in outline.defect_sites for name in site.groups),
         }
         groups = [
