@@ -35,7 +35,6 @@ from trt_tui.options import Options
 from trt_tui.session.comparison_report import precision_json_text
 from trt_tui.session.search_report import (
     built_config_table,
-    pareto_plot_lines,
     search_markdown,
     search_text,
 )
@@ -319,16 +318,9 @@ def test_the_front_keeps_what_nothing_beats(files):
         session.results.store_engine_result(
             config, EngineResult(verdict(built), "TensorRT 11.4", (ms, ms, ms), 2_000_000)
         )
-    rows, points = built_config_table(session)
-    assert [row[0] for row in rows if row[-1] == "front"] == ["A c0", "B c1", "D c3"]
-    assert rows[2][:5] == ["B c1", "1", "~19.2 dB", "19.0 dB", "1.20"] and rows[3][-1] == ""
-    drawn = pareto_plot_lines(points)
-    places = {
-        letter: next((row, line.index(letter)) for row, line in enumerate(drawn[1:-2]) if letter in line)
-        for letter in "ABCD"
-    }
-    assert places["D"][0] < places["B"][0] < places["A"][0] and places["A"][1] < places["B"][1] < places["D"][1]
-    assert "1.00 ms" in drawn[-1] and "1.60 ms" in drawn[-1]
+    rows = built_config_table(session)
+    assert [row[0] for row in rows if row[-1] == "front"] == ["c0", "c1", "c3"]
+    assert rows[2][:5] == ["c1", "1", "~19.2 dB", "19.0 dB", "1.20"] and rows[3][-1] == ""
 
 
 def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
@@ -351,14 +343,10 @@ def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
     result = session.results[session.config].engine_result
     for text in (search_text(session), search_markdown(session)):
         assert "its engine (TensorRT 11.4.0.21, H200) meets it too" in text and "went on with a margin of" in text
-        assert "└───" in text and f"{number_text(result.latency_ms[0])} ms" in text and "engine" in text
+        assert number_text(result.latency_ms[0]) in text and "engine" in text
     record = json.loads(precision_json_text(session))["evidence"]
     assert record["engine"]["latency_ms"]["median"] == result.latency_ms[0]
     assert record["search"]["confirmed_by_engine"] is True
-
-
-def test_a_plot_of_equal_points_is_drawn():
-    assert any("B" in line for line in pareto_plot_lines([(2.0, 1.0), (2.0, 1.0)]))
 
 
 def test_two_results_go_to_two_files(run, files, tmp_path):

@@ -1,7 +1,6 @@
 """The report of a search as text and Markdown."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from trt_tui import formatting
 from trt_tui.core.guards.guards import warning_lines
@@ -10,18 +9,16 @@ from trt_tui.core.measure.results import RunKind
 from trt_tui.core.measure.user_metric import metric_part_rows
 from trt_tui.core.moves.config import move_tables
 from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
-from trt_tui.core.report.document import Plot, Section, Table, report_markdown, report_text
+from trt_tui.core.report.document import Section, Table, report_markdown, report_text
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.core.search import SearchOutcome
-from trt_tui.core.search.search import pareto_front as search_front
+from trt_tui.core.search.search import pareto_front
 from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.jobs.requests import FindMixedPrecisionConfig
 from trt_tui.session.loss_causes import find_raise_causes
 from trt_tui.session.search_status import evaluation_table, held_out_result_text, reduction_table
 from trt_tui.session.session import Session
-
-PLOT_WIDTH_CELLS, PLOT_HEIGHT_ROWS = 48, 8
 
 
 def search_text(session: Session) -> str:
@@ -76,7 +73,6 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
     causes = cause_lines(
         {titles_by_group.get(name, name): causes for name, causes in find_raise_causes(session, result.config).items()}
     )
-    built_configs, points = built_config_table(session)
     reductions = reduction_table(result.reduction_steps, outline, request)
     evaluations = evaluation_table(ended, outline, request, session.results.reference_metric)
     return [
@@ -100,7 +96,7 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
         ),
         Section("Causes", [["causes of the losses for which layers are raised", *causes] if causes else []]),
         Section("Metric", [Table(_metric_rows(ended, session.results.reference_metric))]),
-        Section("Engines", [Table(built_configs), Plot(pareto_plot_lines(points) if len(points) > 1 else [])]),
+        Section("Engines", [Table(built_config_table(session))]),
     ]
 
 
@@ -202,11 +198,10 @@ def _metric_rows(ended: SearchEnded, reference_metric: Mapping[str, float]) -> l
     ]
 
 
-def built_config_table(session: Session) -> tuple[list[list[str]], list[tuple[float, float]]]:
-    """Returns the table of the configs with a measured engine, the fastest first, and their points in the plot.
+def built_config_table(session: Session) -> list[list[str]]:
+    """Returns the table of the configs with a measured engine, the fastest first.
 
-    A letter identifies each config. A point is the latency in ms and the value of the target, of which a higher one is
-    better. The table marks the configs that no other config beats in both.
+    The table marks the configs that no other config beats in both latency and accuracy.
     """
     target, columns, built = session.target, list_run_columns("search"), list[tuple[tuple[float, float], list[str]]]()
     for config, results in session.results.items() if target is not None else ():
@@ -238,44 +233,8 @@ def built_config_table(session: Session) -> tuple[list[list[str]], list[tuple[fl
             )
         )
     built.sort(key=lambda entry: (entry[0][0], -entry[0][1]))
-    points = [point for point, _ in built]
-    front = search_front(points)
+    front = pareto_front([point for point, _ in built])
     return [
         ["built", "raised", "simulated", "engine", *(column.title for column in columns), ""],
-        *(
-            [f"{_point_letter(index)} {name}", *cells, "front" if index in front else ""]
-            for index, (_, (name, *cells)) in enumerate(built)
-        ),
-    ], points
-
-
-def pareto_plot_lines(points: Sequence[tuple[float, float]]) -> list[str]:
-    """Returns the plot of the built configs: latency to the right, accuracy upwards, a letter for each config."""
-    finite = [value for _, value in points if math.isfinite(value)]
-    min_result, max_result = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    min_ms, max_ms = min(latency_ms for latency_ms, _ in points), max(latency_ms for latency_ms, _ in points)
-
-    def cell_index(value: float, min_value: float, max_value: float, cell_count: int) -> int:
-        share = (
-            (min(max(value, min_value), max_value) - min_value) / (max_value - min_value)
-            if max_value > min_value
-            else 0.5
-        )
-        return round(share * (cell_count - 1))
-
-    grid = [[" "] * PLOT_WIDTH_CELLS for _ in range(PLOT_HEIGHT_ROWS)]
-    for index, (latency_ms, value) in enumerate(points):
-        row = PLOT_HEIGHT_ROWS - 1 - cell_index(value, min_result, max_result, PLOT_HEIGHT_ROWS)
-        grid[row][cell_index(latency_ms, min_ms, max_ms, PLOT_WIDTH_CELLS)] = _point_letter(index)
-    lines = [f"  │{''.join(row).rstrip()}" for row in grid]
-    fastest, slowest = formatting.milliseconds_text(min_ms), formatting.milliseconds_text(max_ms)
-    return [
-        "  better",
-        *lines,
-        f"  └{'─' * PLOT_WIDTH_CELLS}",
-        f"   {fastest}{slowest:>{PLOT_WIDTH_CELLS - len(fastest)}}",
+        *([*cells, "front" if index in front else ""] for index, (_, cells) in enumerate(built)),
     ]
-
-
-def _point_letter(index: int) -> str:
-    return chr(ord("A") + index % 26)

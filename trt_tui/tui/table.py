@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from trt_tui.core.report.document import Block, Plot, Table, nonempty_blocks
+from trt_tui.core.report.document import Block, Table, nonempty_blocks
 from trt_tui.formatting import (
     cell_width,
     drop_empty_columns,
@@ -182,7 +182,7 @@ def block_lines(blocks: Iterable[Block], width: int) -> list[Line]:
             cells = [[(text, "") for text in (*row, *[""] * (len(header) - len(row)))] for row in rows]
             lines += fit_table(columns, cells, width)
             continue
-        for text in block.lines if isinstance(block, Plot) else block:
+        for text in block:
             lines += (
                 labelled_lines("  · ", text.lstrip(), width, label_width=4)
                 if text.startswith("  ")

@@ -21,15 +21,8 @@ class Table:
     left_aligned_columns: int = 1
 
 
-@dataclass(frozen=True)
-class Plot:
-    """A plot that is drawn with text characters."""
-
-    lines: Sequence[str]
-
-
-Block: TypeAlias = Table | Plot | Sequence[str]
-"""A table, a drawing, or a list of lines. Two blanks before a line put it below the line before."""
+Block: TypeAlias = Table | Sequence[str]
+"""A table, or a list of lines. Two blanks before a line put it below the line before."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +70,16 @@ def markdown_text(text: Any) -> str:
 
 def nonempty_blocks(blocks: Iterable[Block]) -> list[Block]:
     """Returns the report blocks that are not empty."""
-    return [
-        block
-        for block in blocks
-        if (len(block.rows) > 1 if isinstance(block, Table) else block.lines if isinstance(block, Plot) else block)
-    ]
+    return [block for block in blocks if (len(block.rows) > 1 if isinstance(block, Table) else block)]
 
 
 def _text_lines(block: Block) -> list[str]:
     if isinstance(block, Table):
         return table_lines(drop_empty_columns(block.rows), block.left_aligned_columns)
-    return [escape_hidden_characters(line) for line in (block.lines if isinstance(block, Plot) else block)]
+    return [escape_hidden_characters(line) for line in block]
 
 
 def _markdown_lines(block: Block) -> list[str]:
-    if isinstance(block, Plot):
-        return ["```text", *map(escape_hidden_characters, block.lines), "```"]
     if not isinstance(block, Table):
         return [f"{'  ' * line.startswith('  ')}- {markdown_text(line.strip())}" for line in block]
     header, *rows = [[markdown_text(cell) for cell in row] for row in drop_empty_columns(block.rows)]
