@@ -248,20 +248,6 @@ def test_a_record_under_the_name_of_another_is_none(tmp_path):
     assert cache.read(FileCache.make_key("second")) is None and cache.read(FileCache.make_key("first")) == b"1"
 
 
-def test_a_damaged_timing_cache_is_measured_again_and_one_of_the_user_is_left_alone(tmp_path, capsys):
-    cache = EngineCache(tmp_path / "engines")
-    path = cache.timing_cache_path("a GPU")
-    path.write_bytes(b"tactics")
-    assert cache.timing_cache_path("a GPU").read_bytes() == b"tactics"  # one of an earlier version has no checksum
-    cache.add_timing_cache_checksum(path)
-    assert cache.timing_cache_path("a GPU").read_bytes() == b"tactics"
-    files = cache.read_all_files()
-    path.write_bytes(b"tactisc")
-    assert not cache.timing_cache_path("a GPU").exists() and "damaged" in capsys.readouterr().err
-    cache.write_files(files)
-    assert cache.timing_cache_path("a GPU").read_bytes() == b"tactics" and not capsys.readouterr().err
-
-
 def test_a_read_only_cache_is_read(tmp_path, monkeypatch):
     cache = ResultCache(tmp_path)
     key = FileCache.make_key("shared")

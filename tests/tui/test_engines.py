@@ -10,7 +10,6 @@ from tests import local
 from tests.local import CORE, H200, NO_GPU, QKV
 from trt_tui import formatting
 from trt_tui.core.engines.group_implementations import (
-    BarrierEffect,
     GroupImplementation,
     Kernel,
     Preview,
@@ -459,11 +458,6 @@ def previewed(session, preview: Preview, config=None) -> None:
         (SCORES, {"mha_breakers": (SCORES,)}, True),
         (FIRST[0].name, {}, True),
         (PRODUCT, {}, False),
-        (
-            PRODUCT,
-            {"barrier_effects": {VIT.group_by_name[PRODUCT].final_tensor: BarrierEffect(PREVIEW.kernels, ())}},
-            True,
-        ),
         (QKV, {"refusal": PreviewRefusal("no", layer=QKV)}, True),
         (SCORES, {"refusal": PreviewRefusal("no", layer=QKV)}, False),
     ],

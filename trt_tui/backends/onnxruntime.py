@@ -59,7 +59,6 @@ from trt_tui.errors import (
     BackendUnavailableError,
     InputError,
     RunFailedError,
-    TrtTuiError,
     convert_memory_error,
     wrong_shape_error,
 )
@@ -313,20 +312,6 @@ class OnnxRuntimeBackend:
             )
         bf16_inputs = [value_name(value) for value in model.graph.inputs if value.dtype == ir.DataType.BFLOAT16]
         return OnnxRuntimeRunner(session, (values, arrays), inputs, weights, io_binding_runner, bf16_inputs)
-
-    def describe_best_execution_mode(self) -> str:
-        """Returns the best execution mode on this machine as text, with the reason if no CUDA graph is possible.
-
-        A network of one node is executed to find the mode.
-        """
-        modes: list[ExecutionMode] = []
-        try:
-            with self.load(ir.from_onnx_text(_RELU_NETWORK), on_mode_change=modes.append) as runner:
-                for _ in range(RUNS_BEFORE_CAPTURE):
-                    runner.run({"x": np.ones(1, np.float32)})
-        except TrtTuiError as error:
-            return f"{error.title}: {error.cause}"
-        return ", ".join(filter(None, (modes[-1].name, modes[-1].reason))) if modes else BOUND_MODE
 
     def _create_inference_session(
         self, model_bytes: bytes, options: Any, session_arguments: Mapping[str, Any], *, capture_graphs: bool = False

@@ -154,12 +154,7 @@ def _diagnose_onnxruntime(provider: str) -> BackendDiagnosis:
             f"{error.title}: {error.cause}",
             f"pip install 'trt-tui[{extra}]'",
         )
-    detail = "reference, simulation and runs; "
-    detail += (
-        "FP16 is computed in FP32 here"
-        if provider == "cpu"
-        else f"the simulation as {backend.describe_best_execution_mode()}"
-    )
+    detail = "reference, simulation and runs" + ("; FP16 is computed in FP32 here" if provider == "cpu" else "")
     return BackendDiagnosis(name, True, backend.version, detail)
 
 

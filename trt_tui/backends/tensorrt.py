@@ -53,7 +53,7 @@ from trt_tui.core.runner import (
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.files.locks import file_lock
 from trt_tui.files.reading import check_regular_file, file_sha256, read_bytes
-from trt_tui.files.writing import update_checksum_file, write_file_atomically
+from trt_tui.files.writing import write_file_atomically
 
 MessageCallback = Callable[[str, str], None]
 """A function that is called with the level ("error", "warning", "info") and the text of each printed message."""
@@ -604,7 +604,6 @@ def _write_timing_cache(log: TensorRTLog, config: Any, path: Path, was_refused: 
             if stored_cache is not None:
                 cache.combine(stored_cache, ignore_mismatch=True)
             write_file_atomically(path, bytes(cache.serialize()))
-            update_checksum_file(path)
     except Exception as error:
         cause = error.cause if isinstance(error, TrtTuiError) else getattr(error, "strerror", None) or error
         log.dispatch_message("warning", f"the timing cache {path} cannot be written: {cause}")

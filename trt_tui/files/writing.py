@@ -1,7 +1,7 @@
-"""Atomic writing of files and folders, completely or not at all, temporary folders, and checksums of files.
+"""Atomic writing of files and folders, completely or not at all, and temporary folders.
 
-Temporary files and folders are removed after use, or by a later process if their own process was killed. Checksums
-detect damaged files, which are renamed, so that the program does not read them again.
+Temporary files and folders are removed after use, or by a later process if their own process was killed. A damaged
+file is renamed, so that the program does not read it again.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trt_tui.errors import InputError
-from trt_tui.files.reading import file_sha256, read_text
 
 _LOCK_FILE = ".in-use"
 """The file in each scratch folder that the process of the folder locks.
@@ -433,34 +432,6 @@ def fill_folder_atomically(destination: Path) -> Iterator[Path]:
 
 
 _MAX_DAMAGED_FILES = 100
-
-
-def write_checksum_file(path: Path) -> None:
-    """Writes the checksum of a file to a second file beside it. Nothing is written if the folder is not writable."""
-    with contextlib.suppress(OSError, InputError):
-        write_file_atomically(_checksum_file_path(path), file_sha256(path))
-
-
-def update_checksum_file(path: Path) -> None:
-    """Writes the checksum of a changed file again, if it has a checksum file."""
-    if _checksum_file_path(path).is_file():
-        write_checksum_file(path)
-
-
-def has_wrong_checksum(path: Path) -> bool:
-    """Returns True if the content of a file differs from its stored checksum; False if no checksum is stored."""
-    try:
-        return (
-            path.is_file()
-            and _checksum_file_path(path).is_file()
-            and read_text(_checksum_file_path(path)) != file_sha256(path)
-        )
-    except (OSError, InputError):
-        return True
-
-
-def _checksum_file_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.sha256")
 
 
 def rename_damaged_file(path: Path) -> Path | None:

@@ -1011,9 +1011,6 @@ T = TypeVar("T")
 MeasuredProposal: TypeAlias = tuple[ConfigProposal, Accuracy | None]
 """A proposed change and the accuracy of its config; None if it is not measured yet."""
 
-MAX_EQUAL_DIFFERENCE_DB = 0.1
-"""The difference of two judged errors below which two changes of the same channels are one change in lists."""
-
 
 def run_zero_cost_job(
     workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.MeasureZeroCostChanges
@@ -1055,7 +1052,7 @@ def run_zero_cost_job(
         ) -> list[ev.ZeroCostChange]:
             return [
                 ev.ZeroCostChange(proposal.label, proposal.config, is_for_network, accuracy)
-                for proposal, accuracy in list_distinct_proposals(config, measured)
+                for proposal, accuracy in list_distinct_proposals(measured)
             ]
 
         send_changes(list_changes())
@@ -1082,15 +1079,11 @@ def run_zero_cost_job(
     send_changes(is_complete=True)
 
 
-def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[MeasuredProposal]) -> list[MeasuredProposal]:
+def list_distinct_proposals(measured: Sequence[MeasuredProposal]) -> list[MeasuredProposal]:
     """Returns the proposals in their order, with one proposal for all variants of a change.
 
-    Of the variants of a change only the best one is left. It has the place of the first variant. If two changes scale
-    some of the same channels with equal results, such as SmoothQuant and equalization, the better one is left. The
-    metric of the user decides, if there is one, and then the judged error.
-
-    Args:
-        config: The config without the changes.
+    Of the variants of a change only the best one is left. It has the place of the first variant. The metric of the user
+    decides, if there is one, and then the judged error.
     """
 
     def comparable_loss(entry: MeasuredProposal) -> tuple[float, float]:
@@ -1102,46 +1095,7 @@ def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[Measured
     families: dict[object, list[MeasuredProposal]] = {}
     for index, entry in enumerate(measured):
         families.setdefault(entry[0].family or index, []).append(entry)
-    distinct: list[MeasuredProposal] = []
-    for entry in (min(variants, key=comparable_loss) for variants in families.values()):
-        equal_index = next(
-            (
-                index
-                for index, other in enumerate(distinct)
-                if _have_common_scaling_subject(config, entry[0].config, other[0].config)
-                and _are_losses_equal(comparable_loss(entry), comparable_loss(other))
-            ),
-            None,
-        )
-        if equal_index is None:
-            distinct.append(entry)
-        elif comparable_loss(entry) < comparable_loss(distinct[equal_index]):
-            distinct[equal_index] = entry
-    return distinct
-
-
-def _are_losses_equal(first: tuple[float, float], second: tuple[float, float]) -> bool:
-    errors = first[1], second[1]
-    return (
-        first[0] == second[0]
-        and 0 < min(errors)
-        and max(errors) < math.inf
-        and abs(10 * math.log10(errors[0] / errors[1])) < MAX_EQUAL_DIFFERENCE_DB
-    )
-
-
-def _have_common_scaling_subject(config: PrecisionConfig, first: PrecisionConfig, second: PrecisionConfig) -> bool:
-    """Returns True if two configs scale the channels of a common group, and the given config does not scale them in
-    this way."""
-    subjects = [
-        {
-            subject
-            for (kind, subject), move in changed.moves.items()
-            if move.scales_channels and config.moves.get((kind, subject)) != move
-        }
-        for changed in (first, second)
-    ]
-    return not subjects[0].isdisjoint(subjects[1])
+    return [min(variants, key=comparable_loss) for variants in families.values()]
 
 
 def propose_zero_cost_moves(
@@ -1249,7 +1203,7 @@ def run_remedy_job(
                 ),
             )
         )
-        distinct = list_distinct_proposals(config, [(proposal, accuracy) for _, proposal, accuracy in measured])
+        distinct = list_distinct_proposals([(proposal, accuracy) for _, proposal, accuracy in measured])
         shown = [entry for entry in measured if any(entry[1] is proposal for proposal, _ in distinct)]
         compared_accuracies = restrict_to_common_samples([accuracy for *_, accuracy in shown])
         reporter.send(

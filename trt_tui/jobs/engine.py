@@ -9,7 +9,6 @@ Where no engine is built, the exported file of a config is executed in ONNX Runt
 
 import math
 import os
-import shlex
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -29,7 +28,6 @@ from trt_tui.core.engines.fallback_ladder import (
 )
 from trt_tui.core.engines.inspector import find_kernel_results, read_engine_report
 from trt_tui.core.execution import map_generator_items
-from trt_tui.core.exporters.build_commands import build_trtexec_command_lines, command_file_names
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.lowering.lowering_checks import (
     reduces_precision,
@@ -63,7 +61,7 @@ from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import is_random
 from trt_tui.core.precision import Precision
-from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
+from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
 from trt_tui.files.writing import create_scratch_folder, write_file_atomically
 from trt_tui.formatting import add_decibel_unit, decibels_text, duration_text, name_list_text
 from trt_tui.jobs import events as ev
@@ -654,27 +652,7 @@ def run_write_engine_job(
         ),
     )
     deviation = "" if engine.attempts[-1].has_requested_precisions else engine.attempts[-1].changes_text
-    info_lines = (*info_lines, *_trtexec_command_lines(workspace, request, builder.ranges))
     reporter.send(ev.EngineWritten(reporter.job, request.path, len(engine.data), info_lines, deviation, no_data_reason))
-
-
-def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges: Mapping[str, float]) -> list[str]:
-    """Returns the trtexec command lines that build the same engine."""
-    path = Path(request.path)
-    script = path.with_name(f"{path.name}.sh")
-    info_lines = [
-        f"The same config with trtexec (`trt-tui export --format trtexec -o {script.name}` writes the files it names):"
-    ]
-    try:
-        files = replace(command_file_names("trtexec", script), engine=path.name)
-        lines = build_trtexec_command_lines(
-            workspace.network, request.config, ranges, files, workspace.shape_profile, workspace.options.production
-        )
-    except InputError as error:
-        return [f"trtexec cannot express this config: {error.title}"]
-    for line in lines:
-        info_lines += [f"  # {line.release}", f"  {shlex.join(line.argv) if line.argv else '# ' + line.refusal_reason}"]
-    return info_lines
 
 
 def _engine_info_lines(builder: EngineBuilder, engine: BuiltEngine) -> tuple[str, ...]:
@@ -713,11 +691,11 @@ def send_engine_errors(
     store: ResultStore,
     reporter: JobReporter,
     config: PrecisionConfig,
-    use_marked_engine: bool = False,
-) -> Steps[EngineErrors | None]:
-    """Measures, stores, sends and returns the errors at the groups inside the engine of a config.
+    use_marked_engine: bool,
+) -> Steps[None]:
+    """Measures, stores and sends the errors at the groups inside the engine of a config.
 
-    None if the config has no engine, or the engine was not built as requested.
+    Nothing is sent if the config has no engine, or the engine was not built as requested.
 
     Args:
         use_marked_engine: True to measure a second engine with the groups' results as outputs; False for the engine as
@@ -731,11 +709,11 @@ def send_engine_errors(
         or not result.is_built_as_requested
         or not can_run_engines(backend, workspace.build_plan.settings)
     ):
-        return None
+        return
     source = MARKED if use_marked_engine else UNFUSED
     if result.engine_errors is not None and result.engine_errors.source == source:
         reporter.send(ev.EngineErrorsMeasured(reporter.job, config, result.engine_errors))
-        return result.engine_errors
+        return
     try:
         errors = yield from (_measure_marked_engine_errors if use_marked_engine else _measure_debug_tensor_errors)(
             EngineBuilder(workspace, store.engines, reporter, phase_prefix="marked engine: "), config
@@ -747,7 +725,6 @@ def send_engine_errors(
     else:
         store.save_engine_result(workspace, config, replace(result, engine_errors=errors))
     reporter.send(ev.EngineErrorsMeasured(reporter.job, config, errors))
-    return errors
 
 
 def _measure_debug_tensor_errors(builder: EngineBuilder, config: PrecisionConfig) -> Steps[EngineErrors]:

@@ -351,8 +351,6 @@ class EngineBuilder:
             yield self._report_build_messages(build_progress)
             data, end_time = build.result()
             if cache is not None:
-                if timing_cache:
-                    cache.add_timing_cache_checksum(Path(timing_cache))
                 cache.write(key, data)
                 cache.trim_to_size_limit()
             origin = "timing cache" if is_cache_warm and not build_progress.cache_refused else "cold"

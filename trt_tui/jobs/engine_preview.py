@@ -13,19 +13,17 @@ from trt_tui.backends.cuda import find_first_device
 from trt_tui.backends.registry import find_installed_version
 from trt_tui.core.calibration.calibration import ranges_comparison_key
 from trt_tui.core.engines.group_implementations import (
-    BarrierEffect,
     Preview,
     PreviewNetwork,
     PreviewRefusal,
     PreviewRequest,
-    find_added_kernels,
     find_groups_splitting_mha,
     find_possibly_ineffective_groups,
     find_split_attention_groups,
     is_same_engine,
 )
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
-from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.runner import FixedShape
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
@@ -51,8 +49,6 @@ These jobs run without a request of the user. Waiting ends both sooner.
 URGENCIES_AFTER_PREVIEW = URGENCIES_AFTER_EFFECTS | {Urgency.FIRST_SHARES}
 """The urgencies of jobs that wait while the builder lists the preview of a config; the first error shares wait too."""
 
-MAX_BARRIERS = 8
-"""The maximum number of fusion barriers whose effects are previewed, each by a separate build."""
 
 NOT_INSTALLED = PreviewRefusal(
     "TensorRT-RTX is not installed",
@@ -256,20 +252,10 @@ class PreviewClient:
         ]:
             reduced_preview = yield from self.preview_config(config.without_group_precision(candidates))
             split_groups = find_groups_splitting_mha(network, candidates, reduced_preview)
-        tensors = BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove))[:MAX_BARRIERS]
-        answers = yield from self.preview_configs([config.without_moves(BarrierMove, [tensor]) for tensor in tensors])
-        barrier_effects = {
-            tensor: BarrierEffect(
-                tuple(find_added_kernels(preview, reduced_preview)), tuple(find_added_kernels(reduced_preview, preview))
-            )
-            for tensor, reduced_preview in zip(tensors, answers, strict=True)
-            if reduced_preview.refusal is None
-        }
         preview = replace(
             preview,
             ineffective_groups=tuple(group.name for group in network.groups if group.name in ineffective),
             mha_breakers=split_groups,
-            barrier_effects=barrier_effects,
         )
         self._store_preview(config, preview)
         return preview

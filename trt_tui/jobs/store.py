@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 import platformdirs
-from filelock import Timeout
 
 import trt_tui
 from trt_tui.core.calibration.calibration import ranges_comparison_key as ranges_stamp
@@ -22,13 +21,10 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.source_hash import source_sha256
 from trt_tui.errors import InputError
-from trt_tui.files.locks import file_lock
 from trt_tui.files.reading import MAX_BINARY_BYTES, open_regular_file, sampled_file_sha256
 from trt_tui.files.writing import (
-    has_wrong_checksum,
     open_atomic_writer,
     remove_stale_path,
-    write_checksum_file,
     write_file_atomically,
 )
 from trt_tui.workspace import Workspace
@@ -39,8 +35,6 @@ MAX_RESULTS_BYTES = 128 << 20
 MAX_ENGINES_BYTES = 4 << 30
 
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
-_LOCK_TIMEOUT_S = 5.0
-"""The maximum time in seconds to wait for the lock of a timing cache."""
 
 
 class FileCache:
@@ -144,20 +138,11 @@ class EngineCache(FileCache):
     def timing_cache_path(self, *key_parts: object) -> Path:
         """Returns the path of the timing cache for a GPU, release and builder flags. The folder is created if possible.
 
-        Kernel timings do not depend on this program, so its version is not part of the name. A file with a wrong
-        checksum is removed, since wrong timings would select other kernels.
+        Kernel timings do not depend on this program, so its version is not part of the name.
         """
         path = self._timing_cache_folder / f"{_hash_key_parts(key_parts)[:16]}.cache"
-        with contextlib.suppress(OSError, Timeout):
+        with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with file_lock(path, _LOCK_TIMEOUT_S):
-                if has_wrong_checksum(path):
-                    path.unlink()
-                    print(
-                        f"The timing cache {path} is damaged: its checksum does not match. Tactics are measured again.",
-                        file=sys.stderr,
-                        flush=True,
-                    )
         return path
 
     def read_all_files(self) -> dict[str, bytes]:
@@ -176,13 +161,6 @@ class EngineCache(FileCache):
     @property
     def _timing_cache_folder(self) -> Path:
         return self.folder.parent / "timing"
-
-    @staticmethod
-    def add_timing_cache_checksum(path: Path) -> None:
-        """Stores the checksum of a timing cache that a build has created. The backend updates the checksum with the
-        file."""
-        with contextlib.suppress(OSError, Timeout), file_lock(path, _LOCK_TIMEOUT_S):
-            write_checksum_file(path)
 
 
 def _hash_key_parts(*parts: object) -> str:

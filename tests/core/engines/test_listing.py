@@ -8,7 +8,6 @@ that is installed it must list the same today. ``tensorrt-10-conv`` is written a
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -19,12 +18,8 @@ from tests.networks import Builder, floats
 from tests.schemas import mismatches
 from trt_tui.backends.tensorrt import build_and_list_engine_layers, import_preview_builder
 from trt_tui.core.engines.group_implementations import (
-    BARRIER_SPLITS,
-    BREAKS_MHA,
     STANDALONE_QDQ,
-    BarrierEffect,
     Kernel,
-    Preview,
     build_preview,
     choose_compute_capability,
     find_added_kernels,
@@ -38,7 +33,7 @@ from trt_tui.core.engines.group_implementations import (
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, build_engine_report, read_layer_listing
 from trt_tui.core.exporters.onnx import split_off_weights
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
-from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -120,36 +115,6 @@ def test_the_builder_lists_what_was_recorded(recorded, name) -> None:
     for text in listed:  # from one file, and with the weights where they lie
         now = build_preview(read_layer_listing(text, network), network, "", (8, 9), 0)
         assert not find_added_kernels(now, preview) and not find_added_kernels(preview, now)
-
-
-@pytest.mark.rtx("1.7")
-@pytest.mark.parametrize(
-    ("network_name", "group", "marks"),
-    [
-        ("attention_block", SOFTMAX, (BREAKS_MHA,)),
-        ("attention_block", Q, (BARRIER_SPLITS,)),
-        ("odd_kernels", "/stem/Conv", (BARRIER_SPLITS,)),
-    ],
-)
-def test_a_fusion_barrier_takes_apart_what_was_one_kernel(named_network, network_name, group, marks) -> None:
-    """And its row says so, with the kernels that it costs."""
-    network = named_network(network_name)
-    plain = PrecisionConfig.from_precision(FP16)
-    tail = network.get_group(group).final_tensor
-
-    def asked(config) -> Preview:
-        text = rtx.layers(lower_from_source_model(network, config, {}).model)
-        return build_preview(read_layer_listing(text, network), network, "", (8, 9), 0)
-
-    before, after = asked(plain), asked(plain.with_moves({tail: BarrierMove()}))
-    done = BarrierEffect(tuple(find_added_kernels(after, before)), tuple(find_added_kernels(before, after)))
-    told = replace(after, ineffective_groups=(), barrier_effects={tail: done})
-    assert told.list_precision_independent_remarks(network.get_group(group)) == marks and len(after.kernels) > len(
-        before.kernels
-    )
-    replaced = done.added_kernels_text.partition(" instead of ")[2]
-    assert any(layer in replaced for layer in network.get_group(group).layers) or not done.removed_kernels
-    assert not told.list_precision_independent_remarks(network.groups[-1])
 
 
 @pytest.mark.rtx("1.7")

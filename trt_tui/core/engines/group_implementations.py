@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from trt_tui.core.engines.inspector import COMPUTE, IDLE, QDQ, REFORMAT, EngineLayer, EngineReport
 from trt_tui.core.lowering.rulebook import VALUE_PRESERVING
-from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.fusion.attention import VALUES_ROLE
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding
 from trt_tui.core.network.operators import COPIES
@@ -328,9 +328,9 @@ def _quantizes_or_dequantizes(layer: EngineLayer) -> bool:
     )
 
 
-NO_EFFECT, BREAKS_MHA, STANDALONE_QDQ, BARRIER_SPLITS = "no effect", "splits MHA", "unfused Q/DQ", "splits"
+NO_EFFECT, BREAKS_MHA, STANDALONE_QDQ = "no effect", "splits MHA", "unfused Q/DQ"
 """Remarks about a group: its non-default precision does not change the engine; its non-default precision splits a fused
-attention; a separate layer quantizes or dequantizes its inputs; its fusion barrier splits a kernel."""
+attention; a separate layer quantizes or dequantizes its inputs."""
 
 
 _GENERATED_CODE_PATTERN = re.compile(r"_0x[0-9a-f]{8,}$")
@@ -378,25 +378,6 @@ class Kernel:
             *(name.removeprefix(f"{scope}/") if scope else name for name in self.network_layers[1:]),
         ]
         return f"{self.layer_type} {self.types_text}" + (f": {name_list_text(names, 4)}" if names else "")
-
-
-@dataclass(frozen=True)
-class BarrierEffect:
-    """The effect of a fusion barrier on an engine: the kernels that it adds and the kernels that it removes."""
-
-    removed_kernels: tuple[Kernel, ...]
-    added_kernels: tuple[Kernel, ...]
-
-    @property
-    def added_kernels_text(self) -> str:
-        """A text on the kernels that the fusion barrier adds."""
-        if not (self.removed_kernels or self.added_kernels):
-            return "TensorRT did not fuse across it"
-        lost, more = (
-            name_list_text([kernel.kernel_text for kernel in kernels], 2)
-            for kernels in (self.removed_kernels, self.added_kernels)
-        )
-        return f"{more} instead of {lost}" if lost else f"adds {more}"
 
 
 @dataclass(frozen=True)
@@ -449,7 +430,6 @@ class Preview:
     preview_s: float = 0.0
     ineffective_groups: tuple[str, ...] | None = None
     mha_breakers: tuple[str, ...] | None = None
-    barrier_effects: Mapping[str, BarrierEffect] = field(default_factory=dict)
     refusal: PreviewRefusal | None = None
     builder_warnings: tuple[str, ...] = ()
     raw_messages: tuple[tuple[str, str], ...] = ()
@@ -486,24 +466,10 @@ class Preview:
     def list_precision_independent_remarks(self, group: FusionGroup) -> tuple[str, ...]:
         """Returns the remarks about a group that do not depend on its requested precision."""
         implementation, marks = self.implementations.get(group.name), []
-        effects = [
-            self.barrier_effects[tensor]
-            for tensor in BarrierMove.subject_kind.list_subjects_of_group(group)
-            if tensor in self.barrier_effects
-        ]
-        removed_kernels = [kernel for effect in effects for kernel in effect.removed_kernels]
-        if (
-            group.name in (self.ineffective_groups or ())
-            or effects
-            and not any(effect.removed_kernels or effect.added_kernels for effect in effects)
-        ):
+        if group.name in (self.ineffective_groups or ()):
             marks.append(NO_EFFECT)
-        if group.name in (self.mha_breakers or ()) or any(
-            kernel.layer_type == MHA_KERNEL for kernel in removed_kernels
-        ):
+        if group.name in (self.mha_breakers or ()):
             marks.append(BREAKS_MHA)
-        elif any(effect.removed_kernels or effect.added_kernels for effect in effects):
-            marks.append(BARRIER_SPLITS)
         if implementation is not None and implementation.qdq_count:
             marks.append(STANDALONE_QDQ)
         return tuple(marks)

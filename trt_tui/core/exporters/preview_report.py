@@ -289,9 +289,6 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
     ):
         if names:
             lines.append(f"{title}: {name_list_text(names)}")
-    lines += (
-        f"fusion barrier {tensor}: {effect.added_kernels_text}" for tensor, effect in preview.barrier_effects.items()
-    )
     return [*lines, *preview.builder_warnings]
 
 

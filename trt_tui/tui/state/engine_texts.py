@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trt_tui.core.engines.group_implementations import (
-    BARRIER_SPLITS,
     BREAKS_MHA,
     NO_EFFECT,
     STANDALONE_QDQ,
@@ -23,7 +22,7 @@ from trt_tui.core.measure.engine_agreement import (
     suggest_engine_checks,
 )
 from trt_tui.core.measure.results import EngineResult
-from trt_tui.core.moves.config import BarrierMove, PrecisionConfig, count_config_differences
+from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.document import Block
@@ -279,7 +278,6 @@ def engine_alert_text(session: Session) -> str:
 _MARK_SENTENCES = {
     NO_EFFECT: "no effect: the engine is the same without this choice",
     BREAKS_MHA: "splits MHA: without this choice the attention is one kernel",
-    BARRIER_SPLITS: "the fusion barrier takes kernels apart",
     STANDALONE_QDQ: "unfused Q/DQ: a fusion did not happen",
 }
 
@@ -354,17 +352,11 @@ def preview_implementation_sentences(
         parts.append(f"{neighbours} around it")
     unused = find_unused_quantization_of_group(group, requested_precision, implementation)
     unused_sentences = [f"{unused.finding_text} (key {shown_key('free')} takes them out)"] if unused else []
-    barrier_effects = [
-        preview.barrier_effects[tensor]
-        for tensor in BarrierMove.subject_kind.list_subjects_of_group(group)
-        if tensor in preview.barrier_effects
-    ]
     mark_sentences = [_MARK_SENTENCES[mark] for mark in preview.list_precision_independent_remarks(group)]
     return [
         " · ".join(parts),
         *unused_sentences,
         *mark_sentences,
-        *(f"fusion barrier: {effect.added_kernels_text}" for effect in barrier_effects),
     ]
 
 
