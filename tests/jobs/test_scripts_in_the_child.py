@@ -122,7 +122,7 @@ Current thread 0x00007f0c46494b80 (most recent call first):
   File "/venv/site-packages/trt_tui/core/userscript.py", line 71 in __init__
   File "/venv/site-packages/trt_tui/core/metric.py", line 80 in load_metric
 """
-    death = diagnose_exit(-signal.SIGSEGV, trace, None, None)
+    death = diagnose_exit(-signal.SIGSEGV, trace)
     assert "metric.py crashed" in death.reason and "line 2, in <module>" in death.reason
     assert death.next_step == "Correct /home/user/metric.py."
-    assert "library" in diagnose_exit(-signal.SIGSEGV, trace.replace("userscript", "analysis"), None, None).reason
+    assert "library" in diagnose_exit(-signal.SIGSEGV, trace.replace("userscript", "analysis")).reason

@@ -190,56 +190,19 @@ class ExitDiagnosis:
     next_step: str
 
 
-def count_oom_kills() -> int | None:
-    """Returns the number of processes of this control group that the kernel has killed for lack of memory; None if
-    unknown.
-
-    The number is read from ``memory.events`` (cgroup v2) or ``memory.oom_control`` (v1).
-    """
-    for path in _list_oom_counter_paths():
-        with contextlib.suppress(OSError):
-            match = re.search(r"^oom_kill (\d+)$", path.read_text(), re.M)
-            if match:
-                return int(match[1])
-    return None
-
-
-def _list_oom_counter_paths() -> list[Path]:
-    root, lines = Path("/sys/fs/cgroup"), []
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    paths = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        cgroup_path = path.lstrip("/")
-        if not controllers:
-            paths += [root / cgroup_path / "memory.events", root / "memory.events"]
-        elif "memory" in controllers.split(","):
-            paths += [root / "memory" / cgroup_path / "memory.oom_control", root / "memory" / "memory.oom_control"]
-    return paths
-
-
-def diagnose_exit(
-    exit_code: int | None, printed_text: str, oom_kills_before: int | None, oom_kills_after: int | None
-) -> ExitDiagnosis:
-    """Returns the diagnosis of an ended process. It uses the exit code, the output, and the kernel's count of processes
-    killed for lack of memory.
+def diagnose_exit(exit_code: int, printed_text: str) -> ExitDiagnosis:
+    """Returns the diagnosis of an ended process.
 
     Args:
-        exit_code: The exit code as in `subprocess`, negative for a signal; None if unknown.
+        exit_code: The exit code as in `subprocess`, negative for a signal.
         printed_text: The last output of the process.
-        oom_kills_before: The result of `count_oom_kills` at the start of the process.
-        oom_kills_after: The result of `count_oom_kills` after the end of the process.
     """
     if exit_code == -signal.SIGKILL:
-        if oom_kills_before is not None and oom_kills_after is not None:
-            if oom_kills_after > oom_kills_before:
-                return ExitDiagnosis("The kernel killed it: memory ran out.", LESS_MEMORY_STEP)
-            return ExitDiagnosis("It was killed from outside (SIGKILL); memory did not run out.", "Run it again.")
         return ExitDiagnosis("It was killed from outside (SIGKILL).", f"Memory may have run out. {LESS_MEMORY_STEP}")
-    if exit_code is None or exit_code >= 0:
-        exit_text = "" if exit_code is None else f" with exit code {exit_code}"
-        return ExitDiagnosis(f"It ended by itself{exit_text}.", "A script or library ended it: its output is above.")
+    if exit_code >= 0:
+        return ExitDiagnosis(
+            f"It ended by itself with exit code {exit_code}.", "A script or library ended it: its output is above."
+        )
     signal_number = -exit_code
     name = signal.Signals(signal_number).name if signal_number in list(signal.Signals) else f"signal {signal_number}"
     if signal_number not in CRASH_SIGNALS:

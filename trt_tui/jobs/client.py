@@ -18,7 +18,6 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.child_exit import (
     ChildProcess,
-    count_oom_kills,
     diagnose_exit,
     kill_process_group,
     wait_and_end_process_group,
@@ -49,7 +48,6 @@ class _BackgroundProcess(ChildProcess):
     """The background process with its unfinished jobs."""
 
     def __init__(self) -> None:
-        self._oom_kills_before = count_oom_kills()
         with _open_log_file() as log:
             self._log_size_before = log.tell()
             super().__init__(
@@ -69,7 +67,7 @@ class _BackgroundProcess(ChildProcess):
     def make_exit_event(self, exit_code: int) -> ev.ChildProcessDied:
         """Returns the event that reports the end of the process."""
         log = _read_log_tail(child_log_path(), self._log_size_before)
-        death = diagnose_exit(exit_code, log, self._oom_kills_before, count_oom_kills())
+        death = diagnose_exit(exit_code, log)
         return ev.ChildProcessDied(self.last_job, exit_code, log, death.reason, death.next_step)
 
     @property

@@ -276,7 +276,7 @@ class _ExportedRunProcess(ChildProcess):
         except (EOFError, OSError):
             self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LOG_BYTES))
             text = self._log.read().decode(errors="replace")
-            exit_diagnosis = diagnose_exit(self.process.wait(), text, None, None)
+            exit_diagnosis = diagnose_exit(self.process.wait(), text)
             raise _NotExecutedError(
                 f"ONNX Runtime crashed on the exported file: {exit_diagnosis.reason.rstrip('.')}"
             ) from None

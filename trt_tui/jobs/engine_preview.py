@@ -346,7 +346,7 @@ def _receive_preview(process: ChildProcess) -> Preview:
     try:
         preview: Preview = process.pipe.recv()
     except (EOFError, OSError):
-        exit_diagnosis = diagnose_exit(process.process.wait(), "", None, None)
+        exit_diagnosis = diagnose_exit(process.process.wait(), "")
         return Preview(
             refusal=PreviewRefusal("the preview process ended", exit_diagnosis.reason, "The log contains its output.")
         )

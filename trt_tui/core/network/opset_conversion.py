@@ -1,9 +1,8 @@
 """The conversion of models to another opset, with corrections that onnx's version converter lacks.
 
 A conversion to a higher opset changes neither the result of an operator nor its reading by TensorRT's parser. Therefore
-the table below lists each change of a schema. `tests/core/network/test_opset_changes.py` compares the table with the
-schemas of the installed onnx and fails if a change is missing. A change that only adds types needs no row: attributes,
-inputs, outputs and texts are equal.
+`tests/core/network/test_opset_changes.py` lists each change of a schema with what keeps the meaning. It compares its
+table with the schemas of the installed onnx and fails if a change is missing.
 
 Sources:
 
@@ -15,11 +14,10 @@ Sources:
   and "cubic" as nearest; RTX 1.4 and 1.7.1 read an absent mode as linear, at opset 16 and at 20.
 
 Each adapter is listed with the opset that changed the operator. A node that the new opset cannot express is refused
-with its name. `trt_tui.core.network.opset_conversion` lists all changes, with their sources.
+with its name.
 """
 
-from collections.abc import Callable, Mapping
-from enum import Enum
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -33,93 +31,6 @@ from trt_tui.formatting import name_list_text
 
 NEWEST_WRITTEN_OPSET = 23
 """The highest opset that a network is converted to; RMSNormalization was introduced in it."""
-
-
-class OpsetChange(Enum):
-    """The kind of change of an operator's schema, which tells how a conversion preserves the meaning of the operator."""
-
-    DEFAULT = "a new attribute or input, whose default is the earlier meaning, for ONNX and for TensorRT's parser"
-    MOVED = "an attribute became an input, or an input is optional now; onnx's version converter moves it"
-    CONVERTER = "onnx's version converter writes operators of the earlier meaning around it or sets an attribute"
-    ADAPTER = "an adapter in `trt_tui.core.network.opset_conversion` writes the earlier meaning or refuses the node"
-    UNSUPPORTED = "no TensorRT parser reads the operator; onnx's version converter keeps the meaning for ONNX Runtime"
-    WORDING = "the wording of the schema: more types, negative axes, formulas written out"
-
-
-def _map_operators_to_change(
-    change: OpsetChange, operators_by_opset: Mapping[int, str]
-) -> dict[tuple[str, int], OpsetChange]:
-    return {
-        (operator, opset): change for opset, operators in operators_by_opset.items() for operator in operators.split()
-    }
-
-
-_REDUCTION_NAMES = (
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare"
-)
-
-OPSET_CHANGES: Mapping[tuple[str, int], OpsetChange] = {
-    **_map_operators_to_change(
-        OpsetChange.DEFAULT,
-        {
-            8: "MaxPool",
-            10: "AveragePool MaxPool",
-            11: "Constant DepthToSpace Gemm",
-            12: "ArgMax ArgMin Constant GatherND",
-            13: "DequantizeLinear QuantizeLinear",
-            14: "GRU LSTM RNN Reshape",
-            15: "Shape",
-            16: "ScatterElements ScatterND",
-            18: "LpPool Resize",
-            19: "AveragePool Cast CastLike QuantizeLinear",
-            21: "DequantizeLinear QuantizeLinear",
-            23: "DequantizeLinear QuantizeLinear",
-        },
-    ),
-    **_map_operators_to_change(
-        OpsetChange.MOVED,
-        {
-            9: "Upsample",
-            10: "Slice TopK",
-            11: "Clip TopK",
-            12: "Dropout",
-            13: "ReduceSum Resize Split Squeeze Unsqueeze",
-            18: f"{_REDUCTION_NAMES} Pad Split",
-        },
-    ),
-    **_map_operators_to_change(
-        OpsetChange.CONVERTER,
-        {9: "BatchNormalization Scan", 10: "Upsample", 11: "Scatter", 13: "LogSoftmax Softmax", 16: "RoiAlign"},
-    ),
-    **_map_operators_to_change(
-        OpsetChange.ADAPTER,
-        {11: "Pad Resize", 13: "Hardmax", 14: "BatchNormalization", 20: "GridSample", 21: "GroupNormalization"},
-    ),
-    **_map_operators_to_change(OpsetChange.UNSUPPORTED, {18: "OptionalGetElement OptionalHasElement", 20: "DFT"}),
-    **_map_operators_to_change(
-        OpsetChange.WORDING,
-        {
-            8: "Max Mean Min Sum",
-            9: "Cast",
-            10: "Dropout",
-            11: f"{_REDUCTION_NAMES} ReduceSum ArgMax ArgMin AveragePool Compress Concat Conv ConvTranspose Flatten Gather "
-            "Hardmax If LogSoftmax Loop LpPool MaxPool MaxUnpool NonMaxSuppression OneHot Scan Slice Softmax Split "
-            "Squeeze Unsqueeze",
-            12: "MaxPool ReduceMax ReduceMin",
-            13: f"{_REDUCTION_NAMES} Abs ArgMax ArgMin Cast Ceil Clip Floor Gather Loop MeanVarianceNormalization Mod Pad "
-            "Pow Slice",
-            14: "Add Div Mul Sub",
-            15: "BatchNormalization",
-            18: "ScatterElements ScatterND",
-            19: "DequantizeLinear Pad Resize",
-            20: "ReduceMax ReduceMin",
-            21: "Transpose",
-            22: "AveragePool Dropout EyeLike LSTM MaxPool",
-            23: "Squeeze Unsqueeze",
-        },
-    ),
-}
-"""The way to keep the meaning, by operator and the opset that changed it."""
 
 
 def drop_batch_normalisation_outputs(model: ir.Model, source_opset: int, target_opset: int) -> None:
@@ -170,8 +81,8 @@ def adapt_converted_operators(model: ir.Model, source_opset: int) -> None:
     target_opset = model.graph.opset_imports[""]
     fresh_names = FreshNames(model.graph)
     for node in list(model.graph.all_nodes()):
-        if node.op_type in _ADAPTERS and not node.domain:
-            changed_opset, adapter = _ADAPTERS[node.op_type]
+        if node.op_type in ADAPTERS and not node.domain:
+            changed_opset, adapter = ADAPTERS[node.op_type]
             if source_opset < changed_opset <= target_opset:
                 adapter(node, fresh_names)
 
@@ -182,7 +93,7 @@ def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
 
     The conversion preserves the meaning in ONNX Runtime.
     """
-    if model.graph.opset_imports.get("", 0) >= _ADAPTERS["Resize"][0] or target_opset < _ADAPTERS["Resize"][0]:
+    if model.graph.opset_imports.get("", 0) >= ADAPTERS["Resize"][0] or target_opset < ADAPTERS["Resize"][0]:
         return []
     resize_names = [
         node.name or ""
@@ -369,7 +280,7 @@ _MAX_BATCH_NORM_OUTPUTS = 3
 GRID_MODE_OPSET = 20
 
 
-_ADAPTERS: dict[str, tuple[int, Callable[[ir.Node, FreshNames], None]]] = {
+ADAPTERS: dict[str, tuple[int, Callable[[ir.Node, FreshNames], None]]] = {
     "BatchNormalization": (14, _adapt_batch_normalisation),
     "Resize": (11, _adapt_resize),
     "Hardmax": (13, _adapt_hardmax),
@@ -379,9 +290,6 @@ _ADAPTERS: dict[str, tuple[int, Callable[[ir.Node, FreshNames], None]]] = {
 }
 """The opset that changed an operator, with the function that corrects the node, by operator as the converter writes it.
 """
-
-ADAPTED_OPERATORS = frozenset(_ADAPTERS)
-
 
 def find_ir_version(opset: int) -> int:
     """Returns the IR version that was introduced together with an opset. For an opset that onnx does not know, it is
