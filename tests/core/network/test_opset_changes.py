@@ -45,17 +45,13 @@ class OpsetChange(Enum):
     WORDING = "the wording of the schema: more types, negative axes, formulas written out"
 
 
-def by_operator(
-    change: OpsetChange, operators_by_opset: Mapping[int, str]
-) -> dict[tuple[str, int], OpsetChange]:
+def by_operator(change: OpsetChange, operators_by_opset: Mapping[int, str]) -> dict[tuple[str, int], OpsetChange]:
     return {
         (operator, opset): change for opset, operators in operators_by_opset.items() for operator in operators.split()
     }
 
 
-REDUCTIONS = (
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare"
-)
+REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare"
 
 OPSET_CHANGES: Mapping[tuple[str, int], OpsetChange] = {
     **by_operator(
