@@ -362,15 +362,6 @@ def test_names_of_broken_utf8_are_saved_and_come_back(store):
     assert saved.to_config_names() == {PrecisionConfig(): "\ud800"} and saved.note == "" and not again.load_failures
 
 
-def test_a_second_damaged_session_does_not_take_the_place_of_the_first(store):
-    one = store()
-    one.folder.mkdir(parents=True)
-    for content in (b"one", b"two"):
-        (one.folder / f"{STRUCTURE[:20]}.json").write_bytes(content)
-        assert one.load_session(STRUCTURE, "/models/net.onnx") is None
-    assert {path.read_bytes() for path in one.folder.glob("*.damaged*")} == {b"one", b"two"}
-
-
 def test_a_session_of_version_1_goes_on(store, tmp_path):
     onnx.save(networks.mlp(), tmp_path / "mlp.onnx")
     outline = open_network(tmp_path / "mlp.onnx").build_outline()

@@ -431,15 +431,8 @@ def fill_folder_atomically(destination: Path) -> Iterator[Path]:
             raise
 
 
-_MAX_DAMAGED_FILES = 100
-
-
 def rename_damaged_file(path: Path) -> Path | None:
-    """Renames a damaged file to an unused name. Returns the new path, or None if the file cannot be renamed."""
-    suffixes = ("", *(f"-{number}" for number in range(2, _MAX_DAMAGED_FILES)))
-    candidates = (path.with_name(f"{path.name}.damaged{mark}") for mark in suffixes)
-    free_path = next((candidate for candidate in candidates if not candidate.exists()), None)
+    """Appends ``.damaged`` to the name of a file. Returns the new path, or None if the file cannot be renamed."""
     with contextlib.suppress(OSError):
-        if free_path is not None:
-            return path.rename(free_path)
+        return path.replace(path.with_name(f"{path.name}.damaged"))
     return None
