@@ -696,11 +696,7 @@ def find_shape_profile(
     """Returns the smallest, first and largest shape of each dynamic input over some feeds, searched ones included."""
     if isinstance(feed_indices, JudgedFeeds):
         feed_indices = (*feed_indices, *feed_indices.searched_feeds)
-    dynamic = [
-        info.name
-        for info in network.inputs
-        if info.shape is not None and not all(isinstance(size, int) for size in info.shape)
-    ]
+    dynamic = [info.name for info in network.inputs if info.shape is not None and info.has_open_size]
     shapes = {name: [samples.read_full_feed(index)[name].shape for index in feed_indices] for name in dynamic}
     return {
         name: (

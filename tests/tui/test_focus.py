@@ -124,7 +124,11 @@ async def test_the_dialog_of_an_export_closes_when_its_file_is_written(tmp_path,
         results = main.session.results.get_or_create_results(main.session.config)
         results.runs = {**results.runs, RunKind.EXPORTED_FILE: exported_run}
         await press(pilot, "e")
-        assert exported_run.options in str(app.screen.query_one("#note").render())
+        note = app.screen.query_one("#note")
+        assert exported_run.options in str(note.render()) and "--shapes" not in str(note.render())
+        is_open = any(info.has_open_size for info in main.session.outline.inputs)
+        await press(pilot, "down", "down")
+        assert ("--shapes" in str(note.render())) is is_open is True, "a bundle has the shapes of the samples"
 
 
 async def test_a_change_of_the_calibration_is_named_undone_and_saved(tmp_path):

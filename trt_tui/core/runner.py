@@ -35,6 +35,11 @@ class TensorInfo:
             known_shape = tuple(None if isinstance(size, int) and size < 0 else size for size in self.shape or ())
             object.__setattr__(self, "shape", known_shape)
 
+    @property
+    def has_open_size(self) -> bool:
+        """True if the shape or one of its sizes is unknown."""
+        return self.shape is None or not all(isinstance(size, int) for size in self.shape)
+
 
 @dataclass(frozen=True)
 class BackendCapabilities:

@@ -293,11 +293,7 @@ def _choose_optimization_profile(workspace: Workspace) -> dict[str, tuple[FixedS
         name: (shape_range.min, shape_range.opt, shape_range.max)
         for name, shape_range in workspace.requested_shape_ranges.items()
     }
-    dynamic = {
-        info.name
-        for info in network.inputs
-        if info.shape is not None and not all(isinstance(size, int) for size in info.shape)
-    }
+    dynamic = {info.name for info in network.inputs if info.shape is not None and info.has_open_size}
     if dynamic <= requested.keys():
         return requested
     return {**find_shape_profile(network, workspace.data_sets.judged_samples, workspace.feeds), **requested}

@@ -54,7 +54,6 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.document import Section, Table, sections_markdown
-from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.files.reading import check_regular_file, file_sha256
 from trt_tui.files.writing import open_atomic_writer, write_file_atomically
@@ -248,7 +247,7 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
     profile = {
         info.name: bundle.profile[info.name]
         for info in network.inputs
-        if info.name in bundle.profile and _has_dynamic_shape(info)
+        if info.name in bundle.profile and info.has_open_size
     }
     more_profiles = parse_additional_profiles(builder_options.profiles, network.inputs, profile)
     if constraints is not None and constraints.needs_obey_constraints_flag:
@@ -347,10 +346,6 @@ def _copy_builder_files(folder: Path, builder_options: BuilderOptions) -> Builde
 def _bundled_plugin_paths(builder_options: BuilderOptions) -> tuple[str, ...]:
     """Returns the paths of the plugin libraries relative to the folder of the bundle."""
     return tuple(f"./plugins/{index}-{Path(path).name}" for index, path in enumerate(builder_options.plugins))
-
-
-def _has_dynamic_shape(tensor_info: TensorInfo) -> bool:
-    return tensor_info.shape is None or any(not isinstance(size, int) for size in tensor_info.shape)
 
 
 # -- scripts --------------------------------------------------------------------------------------------------------
@@ -563,7 +558,7 @@ def _trtexec_check_text(
         shapes = ",".join(
             f"{info.name}:{'x'.join(map(str, sample_run.inputs[info.name].shape))}"
             for info in bundle.network.inputs
-            if _has_dynamic_shape(info) and sample_run.inputs[info.name].ndim
+            if info.has_open_size and sample_run.inputs[info.name].ndim
         )
         for tensor_index, (name, value) in enumerate(tolerances.items()):
             argv = [

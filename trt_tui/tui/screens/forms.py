@@ -56,7 +56,14 @@ class ExportDialog(Dialog):
     def __init__(self, session: Session, write_export: Callable[[str, Path], None]) -> None:
         super().__init__()
         self.write_export = write_export
-        self.model_path, self.exported_run = Path(session.options.model), session.get_run_results("config").exported_run
+        self.model_path = Path(session.options.model)
+        exported_run = session.get_run_results("config").exported_run
+        self.loading_options = exported_run.options if exported_run is not None else ""
+        self.takes_sample_shapes = (
+            not session.options.shapes
+            and session.options.data is not None
+            and any(info.has_open_size for info in session.opened_network.outline.inputs)
+        )
         self.export_formats = list(EXPORT_FORMATS)
         self.export_format = self.export_formats[0]
         self.job: int | None = None
@@ -85,10 +92,6 @@ class ExportDialog(Dialog):
 
     def on_mount(self) -> None:
         self.query_one(KeyedOptionList).highlighted = 0
-        if self.exported_run is not None and self.exported_run.options:
-            self.show_note(
-                f"ONNX Runtime loads the exported network {self.exported_run.options}, not by default.", False
-            )
 
     def update_lines(self) -> None:
         """Limits the height of the list, so that path and result stay visible on a low screen."""
@@ -108,6 +111,13 @@ class ExportDialog(Dialog):
         self.export_format = self.export_formats[event.option_index]
         if untouched:
             path.value = self.default_export_path(self.export_format)
+        notes = {
+            f"ONNX Runtime loads the exported network {self.loading_options}, not by default.": self.loading_options,
+            "The engine takes the shapes of the samples only: reopen with --shapes for others.": (
+                self.takes_sample_shapes and EXPORT_FORMATS[self.export_format].has_build_commands
+            ),
+        }
+        self.show_note(" ".join(note for note, applies in notes.items() if applies), False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.query_one(Input).focus()
