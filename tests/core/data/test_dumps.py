@@ -226,13 +226,24 @@ def test_nan_in_either_dump_is_the_first_difference(side, other, tmp_path, run):
         ([{"y": np.zeros(3)}], [{"Y2": np.zeros(3)}], "no tensor in common"),
         ([{"y": np.zeros(3)}], [{"y": np.zeros(3)}] * 2, "iterations"),
         ([{"y": np.zeros(3)}], [{"y": np.zeros((3, 1))}], "different shapes"),
-        ([{"y": np.array(["a"])}], [{"y": np.array(["a"])}], "no numbers"),
+        ([{"y": np.array(["a"])}], [{"y": np.array(["a"])}], "no real numbers"),
     ],
 )
 def test_dumps_that_do_not_fit_each_other_are_refused(first, second, said, tmp_path):
     with pytest.raises(InputError, match=said) as caught:
         compared(results(tmp_path / "a.json", a=first), results(tmp_path / "b.json", b=second))
     assert "a.json" in str(caught.value) and caught.value.next_step
+
+
+def test_complex_numbers_are_refused_and_large_integers_are_compared_exactly(tmp_path, run):
+    first, second = tmp_path / "a.npz", tmp_path / "b.npz"
+    np.savez(first, y=np.full(4, 2**60))
+    np.savez(second, y=np.full(4, 2**60 + 1))
+    code, text, _ = run("dumps", first, second)
+    assert code == 1 and "100%" in text
+    np.savez(second, y=np.full(4, 2**60 + 1j))
+    code, _, error = run("dumps", first, second)
+    assert code == 2 and "complex128 in b.npz" in error
 
 
 @pytest.fixture

@@ -177,14 +177,13 @@ def find_common_tensors(
                 f"{number}",
                 "Run both on the same inputs, in the same batches.",
             )
-        if strange := [
-            name for name in both if {first_iteration[name].dtype.kind, second_iteration[name].dtype.kind} & set("USV")
-        ]:
-            raise InputError(
-                f"{strange[0]} holds no numbers",
-                f"{first_iteration[strange[0]].dtype} in {first_dump.source}",
-                "Leave the tensor out of the dump.",
-            )
+        for dump, arrays in ((first_dump, first_iteration), (second_dump, second_iteration)):
+            if strange := [name for name in both if arrays[name].dtype.kind in "USVcmM"]:
+                raise InputError(
+                    f"{strange[0]} holds no real numbers",
+                    f"{arrays[strange[0]].dtype} in {dump.source}",
+                    "Leave the tensor out of the dump.",
+                )
     return (
         both,
         tuple(name for name in first_dump.tensor_names if name not in both),
@@ -269,11 +268,11 @@ def measure_tensor_difference(
         arrays = expected_outputs[tensor], outputs[tensor]
         shapes.append(arrays[0].shape)
         holds_ids = all(array.dtype.kind == "b" or array.dtype.kind in "iu" and array.itemsize > 1 for array in arrays)
+        differing += int(np.count_nonzero(arrays[0] != arrays[1]))
         for expected, actual in zip(*map(_iterate_array_blocks, arrays), strict=True):
             both_nan = np.isnan(expected) & np.isnan(actual)
             same = (expected == actual) | both_nan
             nan_in_both += int(np.count_nonzero(both_nan))
-            differing += int(np.count_nonzero(~same))
             first_bad += int(np.count_nonzero(~np.isfinite(expected) & ~same))
             masks = _find_masked_elements(expected, actual, min_mask_magnitude)
             masked += int(np.count_nonzero(masks))
@@ -286,8 +285,8 @@ def measure_tensor_difference(
             relative_max = max(relative_max, float(relative.max(initial=0.0)))
             relative_count += relative.size
             yield None
-    errors, noise = sums.compute_error_metrics(), sums.noise_to_signal_ratio
-    nothing_compared = 0 < nan_in_both == sums.count
+    nothing_compared, noise = 0 < nan_in_both == sums.count, sums.noise_to_signal_ratio
+    errors = ErrorMetrics() if nothing_compared else sums.compute_error_metrics()
     share = (
         math.inf if errors.nonfinite_count or first_bad or nothing_compared or math.isnan(noise) else math.sqrt(noise)
     )
