@@ -336,7 +336,7 @@ def test_shares_of_an_earlier_config_carry_its_name(tmp_path, measured_before):
     wide, narrow = (text(layer_row_line(cells, 0, fit_columns(width), False)) for width in (80, 50))
     share_text = cells.cells["share"].text
     assert f"{share_text} c0" in wide and share_text not in narrow, "marked as another's, or absent"
-    assert "loss share" in text(column_title_line(fit_columns(80), figures))
+    assert "error share" in text(column_title_line(fit_columns(80), figures))
     raised = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
     assert (raised.glyph, raised.cells["precision"].text, raised.cells["share"].replacement) == ("↑", "FP32", "raised")
     assert raised.glyph_style == raised.cells["precision"].style == "raised"

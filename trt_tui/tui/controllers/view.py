@@ -186,7 +186,7 @@ _ERROR_MEASURE_KEYS = ("oiae", "1237", "4568")
 """The keys of the error measures in the dialog, for the config and two more runs. Those of further runs have no keys.
 """
 _MEASURE_TITLES = {
-    ColourMeasure.SHARE: "share of the judged error",
+    ColourMeasure.SHARE: "error share",
     ColourMeasure.ISOLATED: "isolated error",
     ColourMeasure.ACCUMULATED: "accumulated error",
     ColourMeasure.ENGINE: "engine error",

@@ -467,7 +467,7 @@ def shorten_share_text(text: str, width: int) -> str:
 
 def _error_share_column_title(row_values: RowValues, width: int) -> str:
     titles = (
-        ("share of loss", "loss share", "share")
+        ("error share", "share")
         if row_values.measure is ColourMeasure.SHARE
         else (f"{row_values.measure.value} dB", "dB")
     )
@@ -571,8 +571,8 @@ NAME_COLUMN = LayerColumn(
 
 SHARE_COLUMN = LayerColumn(
     "share",
-    width=_VALUE_CELLS + 6,
-    narrower_widths={2: _VALUE_CELLS + 1},
+    width=_VALUE_CELLS + 7,
+    narrower_widths={1: _VALUE_CELLS + 6, 2: _VALUE_CELLS + 1},
     order_title="worst first",
     title_text=_error_share_column_title,
     cell=_share_cell,

@@ -885,7 +885,7 @@ def block_cell_span(row_values: RowValues, group_names: Sequence[str]) -> Span:
 
 
 _BLOCK_MEASURE_TEXTS = {
-    ColourMeasure.SHARE: "its share of the error",
+    ColourMeasure.SHARE: "its error share",
     ColourMeasure.ISOLATED: "its error with all its inputs from FP32",
     ColourMeasure.ACCUMULATED: "its error with the whole network in these precisions",
     ColourMeasure.ENGINE: "its error in the engine",
@@ -893,7 +893,7 @@ _BLOCK_MEASURE_TEXTS = {
 
 
 def block_cell_text(row_values: RowValues) -> str:
-    """Returns the meaning of a cell of the heat map: ``a cell is one layer: its share of the error of c0``."""
+    """Returns the meaning of a cell of the heat map: ``a cell is one layer: its error share, c0``."""
     return f"a cell is one layer: {_BLOCK_MEASURE_TEXTS[row_values.measure]}, {row_values.config_name}"
 
 
