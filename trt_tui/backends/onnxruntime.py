@@ -7,7 +7,8 @@ of the original node. Nodes with the same attributes, seed included, get the sam
 
 An exported file is loaded as in a user's own program. Two settings differ from the defaults, so that the results are
 those of the ONNX standard. On processors without VNNI, the default INT8 kernels saturate their sums at 16 bits, which
-no TensorRT engine does. Some releases (1.24.1) truncate FP16 values in a QuantizeLinear, which must round them.
+no TensorRT engine does. Some releases (1.23.2 to 1.28.0) truncate FP16 values in a QuantizeLinear, which must round
+them.
 
 GPU execution in ONNX Runtime with I/O binding for all inputs and outputs, as one CUDA graph if the network allows
 it.
@@ -110,7 +111,7 @@ _ONE_IN_FP16 = 0x3C00
 
 @functools.cache
 def truncates_fp16_quantization() -> bool:
-    """Returns True if the installed ONNX Runtime truncates FP16 values in a QuantizeLinear (observed: 1.23.2, 1.24.1)."""
+    """Returns True if the installed ONNX Runtime truncates FP16 values in a QuantizeLinear (1.23.2 to 1.28.0)."""
     import onnxruntime
 
     model = onnx.parser.parse_model(f"""<ir_version: {MAX_IR_VERSION}, opset_import: ["" : 19]>
