@@ -37,7 +37,7 @@ def installed(module: str) -> bool:
 PROFILE = "--trtexec=--profile=1 --minShapes=x:5x16 --optShapes=x:6x16 --maxShapes=x:8x16"
 
 
-def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, config, tmp_path) -> None:
+def test_build_writes_an_engine_with_options_of_trtexec(command, mlp, config, tmp_path) -> None:
     engine, cache = tmp_path / "model.engine", tmp_path / "team.cache"
     done = command(
         "10.16.1",
@@ -65,22 +65,6 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, confi
     assert header["config"]["builder_optimization_level"] == 0 and cache.stat().st_size > 0
     assert header["config"]["tactic_sources"] == ["CUBLAS_LT", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
     assert not lacking(done.stderr, "10.16.1", "Stand-in GPU")
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip().startswith("trtexec ")]
-    assert len(lines) == 3
-    for line in lines:
-        for part in (
-            "--noTF32",
-            "--saveEngine=model.engine",
-            f"--timingCacheFile={cache}",
-            "--optShapes=x:4x16",
-            "--builderOptimizationLevel=0",
-            "--refit",
-            "--stripWeights",
-            "--memPoolSize=workspace:512",
-        ):
-            assert part in line
-    assert ["--stronglyTyped" in line for line in lines] == [True, False, False]
-    assert ["--precisionConstraints=obey" in line for line in lines] == [False, True, False]
 
     shown = command("10.16.1", "inspect", mlp.model, "--engine", engine)
     assert shown.returncode == 0, shown.stderr
