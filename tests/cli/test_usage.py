@@ -209,7 +209,7 @@ def test_a_cache_that_fits_in_part_is_warned_of_and_filled_from_the_data_everywh
     shared = (mlp.model, "--data", mlp.data, "--calib-cache", "net.cache")
     code, out, err = run("compare", *shared, "--layers", "none")
     assert code == 0 and "ranges of net.cache and others" in out and "calibrated on" not in out
-    assert err.count("match no tensor here: stranger") == err.count("have no range in the cache") == 1
+    assert err.count("match no tensor here: stranger") == err.count("No range in the cache") == 1
     code, _, err = run("export", *shared, "--precision", "int8", "--format", "calibration-cache", "-o", "out.cache")
     assert code == 0 and "stranger" in err
     built = read_calibration_cache(tmp_path / "out.cache")
