@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -624,12 +625,14 @@ class Workspace:
         return source
 
     def metric_cache_key(self) -> tuple[object, ...]:
-        """Returns the part of a cache key that depends on the metric: its name and the hashes of its files."""
-        return (
-            (self.options.metric, *map(cached_file_sha256, _list_metric_files(self.options)))
-            if self.metric is not None
-            else ()
-        )
+        """Returns the part of a cache key that depends on the metric: its name, the hashes of its files, and the
+        environment variables if its code reads any."""
+        if self.metric is None:
+            return ()
+        files = _list_metric_files(self.options)
+        code = b"".join(Path(file).read_bytes() for file in files if file.endswith(".py"))
+        environment = sorted(os.environ.items()) if b"environ" in code or b"getenv" in code else ()
+        return self.options.metric, *map(cached_file_sha256, files), *environment
 
     def _hash_judged_data(self) -> str:
         """Returns the hash of the samples in use with their labels, and with their names in several files."""

@@ -805,6 +805,15 @@ def test_other_labels_and_another_metric_are_measured_anew(opened, tmp_path):
     assert seen == [1.0, 0.0, 0.25]
 
 
+def test_a_metric_is_measured_anew_in_another_environment(opened, tmp_path, monkeypatch):
+    options, seen = labelled(tmp_path, np.ones(16), "import os\n    return float(os.environ['FACTOR'])"), []
+    for factor in "12":
+        monkeypatch.setenv("FACTOR", factor)
+        events = opened(options).answer(EVERYTHING)
+        seen.append(of(events, ev.AccuracyMeasured)[-1].accuracy.headline_metric)
+    assert seen == [1.0, 2.0]
+
+
 def test_a_metric_reads_a_label_without_axes(opened, tmp_path):
     events = opened(labelled(tmp_path, 4)).answer(EVERYTHING)
     assert of(events, ev.AccuracyMeasured)[-1].accuracy.headline_metric == 0.0
