@@ -630,7 +630,7 @@ class Workspace:
         if self.metric is None:
             return ()
         files = _list_metric_files(self.options)
-        code = b"".join(Path(file).read_bytes() for file in files if file.endswith(".py"))
+        code = b"".join(Path(file).read_bytes() for file in files if file.endswith(".py") and os.path.isfile(file))
         environment = sorted(os.environ.items()) if b"environ" in code or b"getenv" in code else ()
         return self.options.metric, *map(cached_file_sha256, files), *environment
 
