@@ -6,6 +6,7 @@ import re
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from tests import local, networks
 from tests.networks import Builder, floats
@@ -22,6 +23,7 @@ from trt_tui.core.network.known_defects import (
     match_known_defects,
     parse_release,
 )
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.tui.state import detail
 from trt_tui.tui.state.rows import RowValues, TreeModel
@@ -438,3 +440,36 @@ def test_the_detail_pane_names_the_defects_of_the_row(tmp_path, measured_before)
     assert "confirmed by NVIDIA, NVIDIA/TensorRT#3777" in " ".join(lines(FP16, "10.0.0"))
     assert lines(FP32, "10.0.0") == [] and lines(FP16, "10.0.1") == []
     assert "since TensorRT 10.0.0, fixed in 10.0.1" in " ".join(lines(FP16, None)), "the release is unknown"
+
+
+@pytest.mark.parametrize(
+    ("op", "weight", "shape", "attributes", "said"),
+    [
+        ("Conv", (12, 12, 3, 3), (1, 12, 8, 8), {"pads": [1] * 4}, "12 channels in, 12 out"),
+        ("Conv", (32, 32, 3, 3), (1, 32, 8, 8), {"pads": [1] * 4}, ""),
+        ("Conv", (8, 8, 3, 3), (1, 8, 8, 8), {"pads": [1] * 4}, "8 channels in, 8 out"),
+        ("ConvTranspose", (32, 32, 1, 1), (1, 32, 8, 8), {}, "FP16 or FP32"),
+        ("MatMul", (32, 32), (1, 32), {}, "one row"),
+        ("MatMul", (8, 8), (4, 8), {}, "K = 8"),
+        ("MatMul", (32, 32), (4, 32), {}, ""),
+        ("MatMul", (32, 32), ("batch", 32), {}, ""),
+    ],
+)
+def test_layers_that_gain_nothing_in_quantized_types(op, weight, shape, attributes, said, tmp_path):
+    """Three of one operator in a row: the middle one is neither first nor last."""
+    weights = [numpy_helper.from_array(np.zeros(weight, np.float32), f"w{number}") for number in range(3)]
+    nodes = [
+        helper.make_node(op, [f"t{number}", f"w{number}"], [f"t{number + 1}"], f"/n{number}", **attributes)
+        for number in range(3)
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("t0", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("t3", TensorProto.FLOAT, None)],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "n.onnx")
+    network = open_network(tmp_path / "n.onnx")
+    issues = network.build_outline().known_issues.get(network.groups[1].name, ())
+    assert len(issues) == bool(said) and said in "".join(issues)

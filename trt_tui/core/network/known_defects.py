@@ -1,4 +1,4 @@
-"""Accuracy defects of TensorRT releases, and the Convs that ModelOpt never quantizes.
+"""Accuracy defects of TensorRT releases, and layers that gain nothing in quantized types.
 
 `KNOWN_DEFECTS` is the table. A row states only the content of its source. A release that the source does not name
 counts as unknown. A defect causes a warning and never an error. `find_defect_sites` finds the affected layers when a
@@ -641,7 +641,7 @@ def known_defect_warnings(
 
 
 MIN_CHANNELS = 16
-"""The number of channels of a Conv below which ModelOpt does not quantize it."""
+"""The size below which ModelOpt does not quantize a layer: the channels of a Conv, K and N of a MatMul or Gemm."""
 
 
 def find_convs_excluded_by_modelopt(graph: LayerGraph, layers: Iterable[Layer]) -> dict[str, str]:
@@ -682,3 +682,47 @@ def find_convs_excluded_by_modelopt(graph: LayerGraph, layers: Iterable[Layer]) 
         if not is_quantized:
             reasons[layer.name] = f"{counted_noun_text(input_channels, 'channel')} in, {output_channels} out"
     return reasons
+
+
+def find_known_issues(
+    graph: LayerGraph, layers: Mapping[str, Layer], groups: Iterable[FusionGroup]
+) -> dict[str, tuple[str, ...]]:
+    """Returns the reasons, each with its source, why a quantized type saves no time at a fusion group, by group name."""
+    issues_by_group: dict[str, tuple[str, ...]] = {}
+    for group in groups:
+        issues: list[str] = []
+        for layer in (layers[name] for name in sorted(group.main_layers) if group.is_quantizable):
+            reasons = [f"a Conv with {reason}" for reason in find_convs_excluded_by_modelopt(graph, [layer]).values()]
+            if layer.op_type in ("MatMul", "Gemm"):
+                reasons += filter(None, [_small_product_reason(graph, layer)])
+            issues += (
+                f"{reason}: ModelOpt leaves it out, as quantization saves no time there (ModelOpt 0.47)"
+                for reason in reasons
+            )
+            if layer.op_type == "ConvTranspose":
+                issues.append(
+                    "TensorRT-RTX 1.7 runs a ConvTranspose in FP16 or FP32 even if INT8 is requested, so INT8 adds error "
+                    "without speed"
+                )
+        if issues:
+            issues_by_group[group.name] = tuple(dict.fromkeys(issues))
+    return issues_by_group
+
+
+def _small_product_reason(graph: LayerGraph, layer: Layer) -> str:
+    """Returns the reason why a MatMul or Gemm is too small to gain from quantization; "" if it is not, or if sizes are
+    open.
+
+    The rules are those of ``find_nodes_from_matmul_to_exclude`` in ``modelopt/onnx/quantization/graph_utils.py``: M or
+    N of 1 (GEMV), K or N below 16.
+    """
+    input_shape, output_shape = graph.shape(layer.inputs[0]), graph.shape(layer.outputs[0])
+    if not input_shape or not output_shape or len(input_shape) < 2 or len(output_shape) < 2:
+        return ""
+    rows, columns, inner_size = output_shape[-2], output_shape[-1], input_shape[-1]
+    if rows == 1 or columns == 1:
+        return f"a product of {'one row' if rows == 1 else 'one column'}"
+    sizes = (("K", inner_size), ("N", columns))
+    return next(
+        (f"a product with {name} = {size}" for name, size in sizes if isinstance(size, int) and size < MIN_CHANNELS), ""
+    )

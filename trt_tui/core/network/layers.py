@@ -311,6 +311,8 @@ class NetworkOutline:
         notes: Changes made when the file was opened, one sentence each.
         quantized_ranges: amax of activation tensors that have Q/DQ pairs in the file, by tensor name.
         zero_cost_support: The parts that can be changed without added run time.
+        known_issues: The reasons why a quantized type saves no time at a group, by group name; see
+            `trt_tui.core.network.known_defects`.
         index_groups: Groups whose results are converted to integers or used as positions; see
             `trt_tui.core.network.index_paths`.
         qdq_findings: The findings of the check of Q/DQ nodes; None if the file has no Q/DQ nodes.
@@ -332,6 +334,7 @@ class NetworkOutline:
     notes: tuple[str, ...] = ()
     quantized_ranges: Mapping[str, float] = field(default_factory=dict)
     zero_cost_support: ZeroCostSupport = field(default_factory=ZeroCostSupport)
+    known_issues: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     index_groups: tuple[str, ...] = ()
     qdq_findings: tuple[QdqFinding, ...] | None = None
     defect_sites: tuple[DefectSite, ...] = ()

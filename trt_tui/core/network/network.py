@@ -20,6 +20,7 @@ from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.index_paths import find_groups_computing_indices
 from trt_tui.core.network.inference import check_constant_growth, infer_plugin_types
+from trt_tui.core.network.known_defects import find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding, ReferenceWeights, Shape
 from trt_tui.core.network.opening import OpenedModel, open_model, quantized_weights_note
 from trt_tui.core.network.operators import plugin_note
@@ -128,6 +129,7 @@ class Network(NetworkOutline):
             notes,
             {tensor: amax for tensor, amax in opened_model.quantized_ranges.items() if graph.has_tensor(tensor)},
             find_zero_cost_support(graph, groups),
+            find_known_issues(graph, graph.by_name, groups),
             find_groups_computing_indices(graph, groups),
             qdq_findings,
             find_defect_sites(graph, groups, opened_model.linear_grid_samples),

@@ -245,6 +245,7 @@ def _name_text(session: Session, row_values: RowValues, row: Row | SmallSharesRo
         f"{' + '.join(outline.layer_by_name[name].op_type for name in row.group.layers)}",
         f"its output is {tensor_shape_text(shape)}" if shape is not None else "",
         *(f"cannot run in {precision.label}: {reason}" for precision, reason in row.group.refusal_reasons.items()),
+        *outline.known_issues.get(row.group.name, ()),
     )
     return " ".join(map(_make_sentence, texts))
 
