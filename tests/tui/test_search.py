@@ -39,6 +39,7 @@ from trt_tui.tui.state.search_result import (
     search_change_lines,
     search_check_texts,
 )
+from trt_tui.tui.state.status import job_texts
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -198,6 +199,10 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         best, said = finding.best_config, best_evaluation_text(finding)
         assert main.session.is_searching and finding.progress.done == 5
         assert f"tried; best: {said}" in status(main) and "a shows the best so far" in status(main)
+        for phase, text in ((finding.progress.pass_name, ""), ("held-out samples", " 3/8")):
+            job = main.session.pending_requests.find_job(finding.progress.job)
+            job.update_progress(ev.JobProgress(job.number, phase, 3 * bool(text), 8 * bool(text)))
+            assert job_texts(main.session, job)[0].startswith(f"{phase}{text}: ") and phase
         await press(pilot, "a")
         assert isinstance(app.screen, SearchResultPage) and app.screen.selected_search_option.config == best
         await answered(pilot, "enter")

@@ -514,7 +514,9 @@ class ProgressLine:
         best_text = f"best so far: {best_evaluation_text(search_status)}"
         if self._is_terminal:
             if self._is_redraw_due():
-                self._draw_progress(f"{search_status.progress.done} tried; {best_text}")
+                self._draw_progress(
+                    f"{search_status.progress.pass_name}: {search_status.progress.done} tried; {best_text}"
+                )
         elif best_text != self._best_text:
             self._best_text = best_text
             print(f"{search_status.progress.done} tried; {best_text}", file=sys.stderr)

@@ -498,7 +498,7 @@ class Session(SessionState):
         if self.search_status is None or not isinstance(request, rq.FindMixedPrecisionConfig):
             return
         self.search_status.progress = event
-        self.pending_requests.update_progress(ev.JobProgress(event.job, request.phase, event.done, 0))
+        self.pending_requests.update_progress(ev.JobProgress(event.job, event.pass_name or "search", event.done, 0))
 
     @_apply.register
     def _apply_search_result(self, event: ev.SearchEnded) -> None:

@@ -69,18 +69,16 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
     """
     if job.is_stopping:
         return [f"stopping: {job.title}", "stopping"]
-    search_status, progress_text = session.search_status, ""
-    if job.progress is not None:
-        progress_text = f" {job.progress.done}/{job.progress.total}"
-    elif job.phase_duration_s >= 1:
-        progress_text = f", {elapsed_text(job.phase_duration_s)}"
+    search_status = session.search_status
+    count_text = f" {job.progress.done}/{job.progress.total}" if job.progress is not None else ""
+    progress_text = count_text or (f", {elapsed_text(job.phase_duration_s)}" if job.phase_duration_s >= 1 else "")
     if search_status is not None and search_status.request is job.request and search_status.progress is not None:
         progress = search_status.progress
         tried = shorten_middle(progress.group, 24) if progress.group else f"{len(progress.trial_groups)} raised"
         short_title = f"{job.title}, {progress.done} tried"
         best = f"best: {best_evaluation_text(search_status)}"
         texts = [
-            f"{progress.pass_name or 'search'}: {tried}, {progress.done} tried; {best}",
+            f"{job.phase}{count_text}: {tried}, {progress.done} tried; {best}",
             f"{short_title}; {best}",
             short_title,
         ]
