@@ -22,9 +22,8 @@ from onnx import numpy_helper
 from tests import networks
 from tests.driven import LocalClient, SharedStore
 from tests.standins.null import LOADED, NullBackend, NullBuilder, NullRunner, execute
-from trt_tui.core.lowering.gated.assembly import build_gated_graph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph, split_graph_into_pieces
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
-from trt_tui.core.lowering.gated.pieces import split_graph_into_pieces
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.jobs import events as ev

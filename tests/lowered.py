@@ -21,7 +21,7 @@ from onnx.reference.ops._op_list import load_op
 from tests import networks
 from tests.networks.drawn import drawn_config, drawn_network
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, NUMPY_TYPES, GatedFeatures
+from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, ONNX_TYPES, GatedFeatures
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
@@ -35,7 +35,7 @@ FAITHFUL_DB = 6.0
 EXACT_DB = 100.0
 """Where the loss is smaller than that, it is the order of additions."""
 
-_LOW = [NUMPY_TYPES[precision] for precision in HALF_PRECISIONS]
+_LOW = [ONNX_TYPES[precision].numpy() for precision in HALF_PRECISIONS]
 FLIPPED = 0.02
 """The share of values that may be apart by more: where a code or a bound flips, since sums differ by an ulp."""
 

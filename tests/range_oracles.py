@@ -10,8 +10,7 @@ import numpy as np
 from tests import lowered
 from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.fp16_accumulation import CHUNK_PRODUCTS
-from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
+from trt_tui.core.lowering.rulebook import CHUNK_PRODUCTS, GatedFeatures, find_boundary_type
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.fp16_range import Fp16RangeState, find_worst_overflows, list_fp16_overflows
 from trt_tui.core.measure.judged_outputs import select_judged_outputs

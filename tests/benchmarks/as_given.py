@@ -33,7 +33,7 @@ from tests.networks import Handed
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.data.samples import SampleSplit, load_samples, split_samples
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network

@@ -24,7 +24,7 @@ from tests.benchmarks import measure
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.data.samples import load_samples, split_samples
-from trt_tui.core.lowering.implicit_quantization import find_source_layer
+from trt_tui.core.lowering.weak_typing import find_source_layer
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.network.network import Network, open_network
 

@@ -15,7 +15,7 @@ from tests import networks
 from tests.core.exporters.test_bundle import called, judged  # noqa: F401  # a fixture
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.exporters.build_commands import command_file_names, polygraphy_command
-from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
+from trt_tui.core.lowering.weak_typing import lower_to_implicit_quantization
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.formatting import is_hidden_character

@@ -24,7 +24,7 @@ from trt_tui.core.engines.group_implementations import (
     PreviewRequest,
     choose_compute_capability,
 )
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.fp16_range import _MagnitudeSession
 from trt_tui.core.moves.config import PrecisionConfig

@@ -23,7 +23,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.engines.fallback_ladder import BuildError
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.results import ExportedRun
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -45,7 +45,7 @@ from trt_tui.workspace import Workspace
 Values = dict[str, np.ndarray | None]
 _LOW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _SPLITTING = ("split", "rest", "summed")
-"""How the nodes begin that `trt_tui.core.lowering.fp16_accumulation.veltkamp_split_factor` is made for."""
+"""How the nodes begin that `trt_tui.core.lowering.rulebook.veltkamp_split_factor` is made for."""
 
 LOADED = "runner"
 """The key of a model's metadata under which its runner is, if the model does not change."""

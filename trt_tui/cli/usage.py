@@ -399,8 +399,7 @@ def _is_dump(dump_spec: str) -> bool:
     """Returns True if a path names a dump, whether it exists or not. The reader of dumps refuses pickles."""
     from pathlib import Path
 
-    from trt_tui.core.data.array_files import PICKLE_SUFFIXES
-    from trt_tui.core.data.tensor_files import DUMP_SUFFIXES, split_dump_spec
+    from trt_tui.core.data.tensor_files import DUMP_SUFFIXES, PICKLE_SUFFIXES, split_dump_spec
 
     suffix = split_dump_spec(dump_spec)[0].suffix.lower()
     return suffix in (*DUMP_SUFFIXES, *PICKLE_SUFFIXES) or Path(dump_spec).is_dir()

@@ -14,9 +14,9 @@ from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError, Run
 from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.execution import map_generator_items
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.bias_scales import MIN_WARNED_BITS, RaisedWeightScales, raised_scales_text
-from trt_tui.core.lowering.edited_constants import EditedConstants, toggle_fp32
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.network_rewrite import EditedConstants, toggle_fp32
+from trt_tui.core.lowering.scales import MIN_WARNED_BITS, RaisedWeightScales, raised_scales_text
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.engine_agreement import remove_all_unused_qdq
 from trt_tui.core.measure.error_metrics import ErrorSums
@@ -53,15 +53,14 @@ from trt_tui.core.measure.zero_cost_kinds import (
     ZeroCostKind,
     add_zero_cost_moves,
 )
-from trt_tui.core.moves.config import PrecisionConfig, RangeMove, find_next_precision
-from trt_tui.core.moves.zero_cost_checks import replace_file_precision_of_groups
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove, find_next_precision, replace_file_precision_of_groups
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.layer_tree import Scope, build_scope_tree, iterate_rows_with_depth
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.qdq.rewrites import add_fp32_casts_to_operators
 from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE
-from trt_tui.core.network.qdq.typed_refusals import add_fp32_casts_to_operators
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import BackendUnavailableError, InputError, RunFailedError

@@ -36,13 +36,12 @@ from trt_tui.core.engines.fallback_ladder import (
 from trt_tui.core.engines.group_implementations import find_group_implementations
 from trt_tui.core.engines.inspector import EngineReport, read_engine_report
 from trt_tui.core.exporters.onnx import export_typed_network
-from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
-from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.lowering_checks import (
     refuse_cubic_grid_samples,
     refuse_unsupported_precisions,
 )
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
+from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization, lower_to_implicit_quantization
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, Fp32Run
 from trt_tui.core.measure.engine_agreement import find_groups_in_other_precision, find_unquantized_groups_caveat

@@ -37,7 +37,7 @@ from trt_tui.core.exporters.bundle import (
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_all_file_precisions
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import Analysis, SimulatedConfig
 from trt_tui.core.measure.dump_comparison import (
     TensorDifference,
@@ -76,7 +76,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.known_defects import BuildTarget, parse_release
 from trt_tui.core.network.model_editing import add_outputs
 from trt_tui.core.network.model_file import read_model
-from trt_tui.core.network.qdq.half_precision import has_half_precision
+from trt_tui.core.network.qdq.rewrites import has_half_precision
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import EngineRunner
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError

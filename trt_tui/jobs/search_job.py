@@ -48,9 +48,8 @@ from trt_tui.core.measure.target import (
     parse_target,
 )
 from trt_tui.core.measure.zero_cost_kinds import TrialBudget, ZeroCostKind, list_searched_stages
-from trt_tui.core.moves.config import MoveKey, PrecisionConfig, RangeMove
+from trt_tui.core.moves.config import MoveKey, PrecisionConfig, RangeMove, replace_file_precision_of_groups
 from trt_tui.core.moves.move import Move
-from trt_tui.core.moves.zero_cost_checks import replace_file_precision_of_groups
 from trt_tui.core.network.known_defects import BuildTarget, match_known_defects
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

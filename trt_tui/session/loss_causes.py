@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from trt_tui.core.calibration.calibration import TensorStats, select_ranges_for_type
-from trt_tui.core.lowering.edited_constants import list_normalisation_rewrites
+from trt_tui.core.lowering.network_rewrite import list_normalisation_rewrites
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.measure.causes import (
     GROUP_DETAILS,

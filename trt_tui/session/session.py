@@ -22,7 +22,7 @@ from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
 from trt_tui.core.guards.guards import GuardFacts
-from trt_tui.core.lowering.edited_constants import replace_edited_file_precisions, without_stale_roundings
+from trt_tui.core.lowering.network_rewrite import replace_edited_file_precisions, without_stale_roundings
 from trt_tui.core.measure.causes import GROUP_DETAILS, list_groups_to_explain
 from trt_tui.core.measure.engine_agreement import (
     UnusedQuantization,

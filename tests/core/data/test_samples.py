@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trt_tui.core.data import array_files, tensor_files
+from trt_tui.core.data import tensor_files
 from trt_tui.core.data.batches import ShapeRange, join_batches, parse_shapes
 from trt_tui.core.data.samples import RANDOM_WARNING, load_samples, split_samples
 from trt_tui.core.runner import TensorInfo
@@ -47,7 +47,7 @@ def message(error):
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("in_memory", [1 << 20, 0])
 def test_static_batch_is_cut(tmp_path, monkeypatch, compress, in_memory):
-    monkeypatch.setattr(array_files, "MAX_IN_MEMORY_BYTES", in_memory)
+    monkeypatch.setattr(tensor_files, "MAX_IN_MEMORY_BYTES", in_memory)
     labels = np.arange(6) * 10
     fortran = np.asfortranarray(rows(6))
     samples = load_samples(save(tmp_path / "a.npz", compress, x=fortran, y=labels), STATIC)
@@ -60,7 +60,7 @@ def test_static_batch_is_cut(tmp_path, monkeypatch, compress, in_memory):
 
 
 def test_uncompressed_npz_is_memory_mapped(tmp_path):
-    part = array_files.open_npz(save(tmp_path / "a.npz", x=rows(4)), "a.npz")
+    part = tensor_files.open_npz(save(tmp_path / "a.npz", x=rows(4)), "a.npz")
     assert isinstance(part.load_arrays()["x"], np.memmap)
 
 
@@ -480,7 +480,7 @@ def test_bad_shapes(text, expected):
 
 @pytest.mark.parametrize("kind", ["compressed", "stored", "script", "json"])
 def test_memory_does_not_grow_with_the_samples(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(array_files, "MAX_IN_MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr(tensor_files, "MAX_IN_MEMORY_BYTES", 1 << 20)
     inputs = [TensorInfo("x", F32, (1, 100_000))]
     data = np.random.default_rng(0).standard_normal((40, 100_000)).astype(np.float32)  # 16 MB
     path = save(tmp_path / "a.npz", kind == "compressed", x=data)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import refused
-from trt_tui.core.data import array_files
+from trt_tui.core.data import tensor_files
 from trt_tui.core.data.batches import MAX_DIMENSION_SIZE
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.runner import TensorInfo
@@ -90,10 +90,10 @@ def test_what_numpy_does_not_write_is_not_unpacked(tmp_path, method):
 
 
 def test_zip_bombs_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(array_files, "MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(tensor_files, "MAX_UNPACKED_BYTES", 1 << 20)
     zeros = npy(np.zeros((1 << 18, 3), np.float32))
     path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=zeros)
-    monkeypatch.setattr(array_files.ArraySpool, "append_byte_pieces", lambda *_: pytest.fail("unpacked"))
+    monkeypatch.setattr(tensor_files.ArraySpool, "append_byte_pieces", lambda *_: pytest.fail("unpacked"))
     with refused("zip bomb", next_step="numpy.savez"):
         load_samples(path, DYNAMIC)
     many = npz(tmp_path / "b.npz", zipfile.ZIP_DEFLATED, **{f"y{i}": npy(np.zeros(1 << 17)) for i in range(9)})
@@ -103,12 +103,12 @@ def test_zip_bombs_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
 
 
 def test_many_small_members_are_not_all_unpacked_into_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(array_files, "MAX_IN_MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr(tensor_files, "MAX_IN_MEMORY_BYTES", 1 << 20)
     rng = np.random.default_rng(0)
     arrays = {f"y{i}": npy(rng.integers(0, 255, 1 << 19, np.uint8)) for i in range(16)}
     path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=npy(np.ones((4, 3), np.float32)), **arrays)
     tracemalloc.start()
-    part = array_files.open_npz(path, "a.npz").load_arrays()
+    part = tensor_files.open_npz(path, "a.npz").load_arrays()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(part) == 17 and peak < 5 << 20
@@ -120,11 +120,11 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch, left):
         def write(self, _):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(array_files, "MAX_IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(tensor_files, "MAX_IN_MEMORY_BYTES", 0)
     if left == "none":
-        monkeypatch.setattr(array_files.tempfile, "TemporaryFile", lambda **_: Full())
+        monkeypatch.setattr(tensor_files.tempfile, "TemporaryFile", lambda **_: Full())
     else:
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=array_files.MIN_FREE_DISK_BYTES + 10))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=tensor_files.MIN_FREE_DISK_BYTES + 10))
     path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=npy(np.ones((4, 3), np.float32)))
     with refused("does not fit in", next_step="TMPDIR"):
         load_samples(path, DYNAMIC)

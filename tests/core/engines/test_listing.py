@@ -32,7 +32,7 @@ from trt_tui.core.engines.group_implementations import (
 )
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, build_engine_report, read_layer_listing
 from trt_tui.core.exporters.onnx import split_off_weights
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import open_network

@@ -38,7 +38,7 @@ from trt_tui.core.exporters.modelopt import (
 )
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.importers.commands import read_builder_options
-from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
+from trt_tui.core.lowering.weak_typing import lower_to_implicit_quantization
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -13,7 +13,7 @@ from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.exporters import formats
 from trt_tui.core.exporters.onnx import export_typed_network, qdq_loss_debug_note
 from trt_tui.core.importers.any_config import read_any_config
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -12,18 +12,16 @@ import pytest
 from tests import lowered, networks, rtx
 from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
-from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.scales import compute_activation_ranges
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
-from trt_tui.core.lowering.typed_network import lower_to_typed_network
+from trt_tui.core.lowering.typed_network import lower_from_source_model, lower_to_typed_network
+from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization, lower_to_implicit_quantization
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.zero_cost_kinds import AttentionScaleKind, ProposalContext, TrialBudget, add_zero_cost_moves
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, replace_file_precision_of_groups
 from trt_tui.core.moves.constant_moves import (
     AttentionScaleMove,
     ScalePlacement,
@@ -31,7 +29,6 @@ from trt_tui.core.moves.constant_moves import (
     make_attention_scale_move,
     placement_refusal_reason,
 )
-from trt_tui.core.moves.zero_cost_checks import replace_file_precision_of_groups
 from trt_tui.core.network.channels.attention_scale import find_attention_scales
 from trt_tui.core.network.channels.channel_tracer import ChannelTracer
 from trt_tui.core.network.network import open_network

@@ -1,4 +1,4 @@
-"""Weight scales that let ONNX Runtime quantize biases: lowering.bias_scales, network.bias_quantization."""
+"""Weight scales that let ONNX Runtime quantize biases: lowering.scales, network.qdq.bias_quantization."""
 
 import numpy as np
 import onnx
@@ -12,8 +12,8 @@ from tests.networks import Builder, floats
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import ExportedFileRunner
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.bias_scales import raise_weight_scales_for_bias
-from trt_tui.core.lowering.edited_constants import EditedConstants
+from trt_tui.core.lowering.network_rewrite import EditedConstants
+from trt_tui.core.lowering.scales import raise_weight_scales_for_bias
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import (
@@ -213,7 +213,7 @@ def test_a_quantized_file_keeps_its_scales_and_is_warned_of(tmp_path, backend, o
         ir.to_proto(lower_to_typed_network(network, PrecisionConfig(INT8, FP16), ranges).model),
         tmp_path / "raised.onnx",
     )
-    monkeypatch.setattr("trt_tui.core.lowering.bias_scales.raise_weight_scales_for_bias", lambda scale, *_: scale)
+    monkeypatch.setattr("trt_tui.core.lowering.scales.raise_weight_scales_for_bias", lambda scale, *_: scale)
     model = lower_to_typed_network(network, PrecisionConfig(INT8, FP16), ranges).model
     onnx.save(ir.to_proto(model), tmp_path / "model.onnx")
     notes = open_network(tmp_path / "model.onnx").notes

@@ -15,16 +15,12 @@ from tests.networks import build
 from tests.networks.qdq import product
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering import fp16_accumulation
-from trt_tui.core.lowering.gated.assembly import build_gated_graph
+from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.gated.assembly import build_gated_graph, freeze_inputs
 from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter
 from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
-from trt_tui.core.lowering.gated.file_precision import FilePrecisionBody
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph, GatedGraphInputs
-from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter
-from trt_tui.core.lowering.gated.group_body import emit_ungated_group
-from trt_tui.core.lowering.gated.pieces import freeze_inputs
-from trt_tui.core.lowering.gated.rounding import RoundingEmitter
+from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter, FilePrecisionBody, emit_ungated_group
 from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import piecewise_runner
@@ -272,7 +268,7 @@ def test_how_often_a_sum_is_rounded(operator, shapes, attributes, count, opened)
     b.node(operator, ["x", second], "/layer", output="y", **attributes)
     inputs = [networks.floats(name, *shape) for name, shape in zip("xw", shapes, strict=True) if name in ("x", second)]
     network = opened(b.model(inputs, [networks.floats("y", *[None] * len(shapes[0]))]))
-    assert fp16_accumulation.count_accumulator_roundings(network, network.layers[-1]) == count
+    assert rulebook.count_accumulator_roundings(network, network.layers[-1]) == count
 
 
 @pytest.mark.parametrize("data", [False, True])
@@ -672,7 +668,7 @@ def test_values_are_rounded_as_numpy_rounds_them(emit, expected, named_network, 
     emitter = NodeEmitter(named_network("mlp"))
     value = emitter.add_input("value", ir.DataType.FLOAT, ir.Shape([500]))
     factor = emitter.add_input("factor", ir.DataType.FLOAT)
-    result = emit(RoundingEmitter(emitter), value, factor, emitter.nodes)
+    result = emit(emitter, value, factor, emitter.nodes)
     got = run_emitted(backend, emitter, result, {"value": x, "factor": np.array(2**13 + 1, np.float32)})
     np.testing.assert_array_equal(got, expected(x))
 
@@ -693,7 +689,7 @@ def test_the_gates_of_a_group_select_its_precision(kind, precision, opened, back
     emitter = emitter_of(network)
     features = GatedFeatures.from_precisions([FP16], [FP16], [INT8])
     inputs = GatedGraphInputs(emitter, features, gates_as_data=kind is DataFlowEmitter)
-    flow = kind(emitter, inputs, RoundingEmitter(emitter))
+    flow = kind(emitter, inputs)
     if precision is None:
         values = BranchTensors({}, emitter.values)
         emit_ungated_group(emitter, inputs, network.groups[0], values, emitter.nodes)
@@ -729,7 +725,7 @@ def test_a_group_in_file_precision_has_the_types_of_the_file(build_model, opened
     network = opened(model)
     emitter = emitter_of(network)
     inputs = GatedGraphInputs(emitter, GatedFeatures.from_precisions([], [], []))
-    flow = ControlFlowEmitter(emitter, inputs, RoundingEmitter(emitter))
+    flow = ControlFlowEmitter(emitter, inputs)
     (group,) = network.groups
     body = FilePrecisionBody(flow, group, dict(emitter.values), (group.final_tensor,), emitter.nodes)
     body.emit_layers()

@@ -13,9 +13,9 @@ from tests.networks import Builder, floats
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.edited_constants import EditedConstants, without_stale_roundings
-from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
+from trt_tui.core.lowering.network_rewrite import EditedConstants, without_stale_roundings
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
+from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization
 from trt_tui.core.measure import weight_rounding
 from trt_tui.core.measure.group_errors import measure_weight_errors
 from trt_tui.core.measure.weight_rounding import (
@@ -28,7 +28,7 @@ from trt_tui.core.measure.zero_cost_kinds import (
     add_zero_cost_moves,
     list_zero_cost_moves,
 )
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, rounding_refusal_reason
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import (
     BiasCorrectionMove,
@@ -41,7 +41,6 @@ from trt_tui.core.moves.constant_moves import (
     find_sole_weight_site,
     quantize_weight,
 )
-from trt_tui.core.moves.zero_cost_checks import rounding_refusal_reason
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT4, INT8, QUANTIZED_TYPES, broadcast_scales
 from trt_tui.errors import InputError

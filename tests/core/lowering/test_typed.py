@@ -18,8 +18,7 @@ from tests.networks import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.calibration.calibration import RangeTable, override_ranges, ranges_comparison_key
 from trt_tui.core.lowering import rulebook, scales
-from trt_tui.core.lowering.edited_constants import EditedConstants
-from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.lowering.network_rewrite import EditedConstants, rewrite_network_for_config
 from trt_tui.core.lowering.typed_network import lower_rewritten_network, lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.precision import Precision

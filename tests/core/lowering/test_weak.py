@@ -9,10 +9,10 @@ import pytest
 
 from tests import standins
 from tests.networks import Builder, floats
-from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
-from trt_tui.core.lowering.implicit_quantization import (
+from trt_tui.core.lowering.weak_typing import (
     apply_constraints,
     find_source_layer,
+    lower_to_explicit_quantization,
     lower_to_implicit_quantization,
 )
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig, RangeMove

@@ -14,8 +14,8 @@ from tests import lowered, networks
 from tests.networks import Builder, floats
 from tests.networks.drawn import drawn_network
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.scales import compute_activation_ranges
+from trt_tui.core.lowering.weak_typing import lower_to_implicit_quantization
 from trt_tui.core.measure.zero_cost_kinds import (
     add_zero_cost_moves,
     measure_smoothquant_moves,

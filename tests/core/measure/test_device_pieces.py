@@ -16,8 +16,7 @@ from trt_tui.backends import onnxruntime as module
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.gated.pieces import split_graph_into_pieces
+from trt_tui.core.lowering.gated.assembly import build_gated_graph, split_graph_into_pieces
 from trt_tui.core.measure import piecewise_runner, simulation
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors

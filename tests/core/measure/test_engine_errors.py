@@ -22,7 +22,7 @@ from trt_tui.core.engines.inspector import (
     read_layer_listing,
 )
 from trt_tui.core.execution import LocalExecutor
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.engine_agreement import (
     engine_errors_text,
     engine_variation_notes,

@@ -15,8 +15,11 @@ from tests.networks import Builder, floats
 from tests.networks.chained import chained, inverted_residuals, skewed
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.edited_constants import refuse_edits_under_file_precision, toggle_fp32
-from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.lowering.network_rewrite import (
+    refuse_edits_under_file_precision,
+    rewrite_network_for_config,
+    toggle_fp32,
+)
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import zero_cost_kinds
 from trt_tui.core.measure.analysis import Analysis

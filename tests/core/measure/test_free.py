@@ -10,11 +10,10 @@ from tests import lowered, rtx
 from tests.networks import Builder, floats
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
-from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
+from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization, lower_to_implicit_quantization
 from trt_tui.core.measure import zero_cost_kinds
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
@@ -23,15 +22,15 @@ from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import (
+    PrecisionConfig,
+    bias_correction_refusal_reason,
+    rewrite_refusal_reason,
+)
 from trt_tui.core.moves.constant_moves import (
     SmoothQuantMove,
     channel_scaling_refusal_reason,
     decode_vector,
-)
-from trt_tui.core.moves.zero_cost_checks import (
-    bias_correction_refusal_reason,
-    rewrite_refusal_reason,
 )
 from trt_tui.core.network.channels.norm_finder import find_zero_cost_support
 from trt_tui.core.precision import Precision

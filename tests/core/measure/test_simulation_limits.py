@@ -10,8 +10,7 @@ from onnx import TensorProto, helper
 from tests import networks
 from tests.driven import DrivenWorker, of
 from tests.networks import Builder, floats
-from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
-from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
+from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization, lower_to_implicit_quantization
 from trt_tui.core.measure.simulation_limits import find_unsimulated_layer_caveats, refuse_undeclared_output_sizes
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig

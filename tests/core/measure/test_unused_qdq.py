@@ -25,7 +25,7 @@ from trt_tui.core.engines.group_implementations import (
 )
 from trt_tui.core.engines.inspector import read_layer_listing
 from trt_tui.core.exporters.preview_report import config_preview_sections, preview_record, preview_summary_lines
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.engine_agreement import (
     PREVIEW_REASON,
     QdqRemoval,

@@ -15,9 +15,8 @@ from tests.core.measure.test_free import CHANNELS, transformer
 from tests.networks.chained import inverted_residuals
 from tests.refusals import refused
 from trt_tui.core.exporters.formats import omission_record
-from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
-from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
+from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization, lower_to_implicit_quantization
 from trt_tui.core.measure import zero_cost_kinds
 from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_KINDS,

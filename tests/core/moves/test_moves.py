@@ -11,9 +11,8 @@ import pytest
 from tests import networks
 from tests.refusals import refused
 from trt_tui.backends.registry import get_simulation_backend
-from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
-from trt_tui.core.lowering.typed_network import lower_to_typed_network
+from trt_tui.core.lowering.typed_network import lower_from_source_model, lower_to_typed_network
+from trt_tui.core.lowering.weak_typing import lower_to_implicit_quantization
 from trt_tui.core.moves.config import (
     MOVE_KINDS,
     BarrierMove,

@@ -22,17 +22,17 @@ from tests.networks.qdq import QdqBuilder, product
 from tests.refusals import refused
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.fp16_range import Fp16RangeState, Magnitudes
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.network import open_network
+from trt_tui.core.network.qdq.rewrites import ASYMMETRIC as ASYM
+from trt_tui.core.network.qdq.rewrites import NARROW, add_fp32_casts_to_operators
 from trt_tui.core.network.qdq.source_model import SourceModel
 from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE
-from trt_tui.core.network.qdq.typed_refusals import ASYMMETRIC as ASYM
-from trt_tui.core.network.qdq.typed_refusals import NARROW, add_fp32_casts_to_operators
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8, FILE = Precision.FP32, Precision.FP16, Precision.INT8, Precision.FILE

@@ -12,9 +12,14 @@ from trt_tui.core.network.model_editing import SCOPE_KEY, assign_node_names
 from trt_tui.core.network.model_file import SMALL_TENSOR_BYTES, read_model
 from trt_tui.core.network.opening import open_model
 from trt_tui.core.network.opset_conversion import convert_opset
-from trt_tui.core.network.qdq.half_precision import drop_identity_casts, has_half_precision, upcast_to_fp32
-from trt_tui.core.network.qdq.quantized_copies import rewrite_quantized_copies
-from trt_tui.core.network.qdq.removal import Fp32Conversion, remove_qdq_pairs
+from trt_tui.core.network.qdq.rewrites import (
+    Fp32Conversion,
+    drop_identity_casts,
+    has_half_precision,
+    remove_qdq_pairs,
+    rewrite_quantized_copies,
+    upcast_to_fp32,
+)
 from trt_tui.core.network.rotary_caches import expand_rotary_caches
 from trt_tui.errors import InputError
 

@@ -16,7 +16,7 @@ from tests.networks import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples
 from trt_tui.core.lowering.network_rewrite import RMS_OPSET
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network import opset_conversion
 from trt_tui.core.network.network import open_network

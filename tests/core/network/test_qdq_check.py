@@ -24,8 +24,7 @@ from trt_tui.core.engines import inspector
 from trt_tui.core.engines.group_implementations import find_confirmed_qdq_candidates
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, build_engine_report, read_layer_listing
 from trt_tui.core.exporters.preview_report import qdq_check_lines
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
-from trt_tui.core.lowering.typed_network import lower_to_typed_network
+from trt_tui.core.lowering.typed_network import lower_from_source_model, lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.qdq.check import QDQ_RULES

@@ -11,7 +11,7 @@ from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 from tests import networks
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.simulation_limits import find_unsimulated_layer_caveats
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -102,8 +102,6 @@ class Histogram:
 
     def magnitude_percentile(self, percent: float) -> float:
         """Returns a percentile of the magnitudes: the upper edge of its bin, or the largest value if that is smaller."""
-        if not 0 < percent <= 100:
-            raise ValueError(f"percentile {percent} is not in (0, 100]")
         cumulated = np.cumsum(self.counts)
         if not cumulated[-1]:
             return 0.0

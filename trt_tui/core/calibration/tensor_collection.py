@@ -18,7 +18,7 @@ import onnx_ir as ir
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor, Task
-from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.graph import iterate_captured_tensors
 from trt_tui.core.network.model_editing import iterate_reachable, prune_model, value_name
 from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, has_many_small_layers
@@ -77,14 +77,7 @@ class NetworkProbe:
         """Adds an array to the cloned network as a new initializer."""
         self._added_count += 1
         name = f"trt_tui_constant_{self._added_count}"
-        value = ir.Value(
-            name=name,
-            type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-            shape=ir.Shape(array.shape),
-            const_value=ir.tensor(np.asarray(array), name=name),
-        )
-        self.model.graph.register_initializer(value)
-        return value
+        return register_constant(self.model.graph, name, ir.tensor(np.asarray(array), name=name))
 
     def append_operator(
         self, operator: str, *values: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT, **attributes: int | float

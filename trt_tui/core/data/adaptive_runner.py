@@ -203,17 +203,14 @@ class AdaptiveRunner(ClosingContext):
 
     @property
     def _loaded_runner(self) -> Runner:
-        if self._runner is None:
-            self.load()
-        assert self._runner is not None
-        return self._runner
+        return self.load() if self._runner is None else self._runner
 
     @property
     def _loading_strategy(self) -> tuple[str, RunnerLoader]:
         return self.strategies[min(self._state.strategy, len(self.strategies) - 1)]
 
-    def load(self) -> None:
-        """Loads the network in the first execution mode for which memory suffices.
+    def load(self) -> Runner:
+        """Loads the network in the first execution mode for which memory suffices, and returns its runner.
 
         Raises:
             OutOfMemoryError: Memory suffices for none of the modes.
@@ -225,6 +222,7 @@ class AdaptiveRunner(ClosingContext):
                 self._apply_memory_fallback(1, error)
         if self._loading_strategy[0] or self._state.max_rows is not None:
             self._report_execution_mode()
+        return self._runner
 
     def _apply_memory_fallback(self, sample_count: int, error: OutOfMemoryError) -> None:
         """Chooses the next attempt after memory ran out: other sessions freed, fewer samples at a time, or the next
@@ -413,11 +411,6 @@ def _compute_portion_bounds(sample_count: int, max_portion_samples: int, needs_u
     return tuple(zip(ends, ends[1:], strict=False))
 
 
-def _join_by_sum(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    total: np.ndarray = np.sum(np.stack(arrays), axis=0, dtype=arrays[0].dtype)
-    return total
-
-
 def _join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Joins the shapes of a tensor's portions: sizes are added along the axis that differs.
 
@@ -426,15 +419,15 @@ def _join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
     sizes = np.stack(shape_arrays)
     is_summed = (sizes != sizes[0]).any(axis=0)
     is_summed[:1] |= not is_summed.any()
-    shape: np.ndarray = np.where(is_summed, sizes.sum(axis=0), sizes[0])
-    return shape
+    return np.asarray(np.where(is_summed, sizes.sum(axis=0), sizes[0]))
 
 
 _REDUCTION_JOINS: Mapping[str, OutputJoin] = {
     "ReduceMax": lambda arrays: np.asarray(np.max(arrays, axis=0)),
     "ReduceMin": lambda arrays: np.asarray(np.min(arrays, axis=0)),
-    "ReduceSum": _join_by_sum,
-    "ReduceL1": _join_by_sum,
+    **dict.fromkeys(
+        ("ReduceSum", "ReduceL1"), lambda arrays: np.asarray(np.sum(arrays, axis=0, dtype=arrays[0].dtype))
+    ),
     "Shape": _join_shapes,
 }
 """Functions that join the results of operators which reduce whole tensors, by operator."""

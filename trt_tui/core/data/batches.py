@@ -38,7 +38,7 @@ from functools import cached_property
 
 import numpy as np
 
-from trt_tui.core.data.array_files import DataPart, StoredArray
+from trt_tui.core.data.tensor_files import DataPart, StoredArray
 from trt_tui.core.runner import Dimension, TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text

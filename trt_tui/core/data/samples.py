@@ -3,7 +3,7 @@
 Data come from an ``.npz``, a folder of ``.npz`` files, a Polygraphy inputs JSON, a script with ``load_data()``, or
 seeded random inputs. `trt_tui.core.data.batches` describes their division into feeds.
 
-Only the requested feed is in memory; see `trt_tui.core.data.array_files`. The feeds of JSON files and scripts are kept
+Only the requested feed is in memory; see `trt_tui.core.data.tensor_files`. The feeds of JSON files and scripts are kept
 in an unnamed temporary file.
 
 A search can leave samples out, so that its result can be checked on them.
@@ -32,7 +32,6 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.data.array_files import DATA_FORMATS, DataPart, StoredArray
 from trt_tui.core.data.batches import (
     BatchLayout,
     BatchPadding,
@@ -48,7 +47,7 @@ from trt_tui.core.data.batches import (
     unknown_input_error,
 )
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
-from trt_tui.core.data.tensor_files import read_data_parts
+from trt_tui.core.data.tensor_files import DATA_FORMATS, DataPart, StoredArray, read_data_parts
 from trt_tui.core.runner import Dimension, TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
@@ -178,14 +177,7 @@ def _make_random_stored_array(
 
     def load() -> np.ndarray:
         rng = np.random.default_rng([seed, feed_index, zlib.crc32(input_info.name.encode())])
-        try:
-            return _draw_random_array(rng, input_info.name.lower(), input_info.dtype, shape)
-        except (MemoryError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"Random inputs of shape {shape_text(shape)} do not fit in memory",
-                f"Input '{input_info.name}': {error}",
-                "Use a smaller --batch or --shapes.",
-            ) from None
+        return _draw_random_array(rng, input_info.name.lower(), input_info.dtype, shape)
 
     return StoredArray(input_info.dtype, shape, load)
 

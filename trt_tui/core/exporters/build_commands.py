@@ -16,7 +16,7 @@ The options of trtexec follow NVIDIA/TensorRT ``samples/common/sampleOptions.cpp
 The script of Polygraphy sets precisions and ranges in a weakly typed network (8.6 to 10). Polygraphy calls
 ``postprocess(network=...)`` of a ``--trt-network-postprocess-script`` after its parser. The script is self-contained:
 it contains the layer constraints as JSON and the source of
-`trt_tui.core.lowering.implicit_quantization.apply_constraints`, and imports tensorrt.
+`trt_tui.core.lowering.weak_typing.apply_constraints`, and imports tensorrt.
 """
 
 import inspect
@@ -34,12 +34,6 @@ from trt_tui.core.engines.inspector import GRAPH_SUFFIX
 from trt_tui.core.exporters.formats import ExportContext, WrittenExport, implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, write_onnx_export
 from trt_tui.core.exporters.registry import find_companion_files
-from trt_tui.core.lowering.implicit_quantization import (
-    ImplicitQuantizationConstraints,
-    apply_constraints,
-    find_source_layer,
-    lower_to_implicit_quantization,
-)
 from trt_tui.core.lowering.lowering_checks import (
     WEAK_PRECISIONS,
     groups_by_release_dependent_precision,
@@ -47,6 +41,12 @@ from trt_tui.core.lowering.lowering_checks import (
     weak_typing_notes,
 )
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
+from trt_tui.core.lowering.weak_typing import (
+    ImplicitQuantizationConstraints,
+    apply_constraints,
+    find_source_layer,
+    lower_to_implicit_quantization,
+)
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
@@ -120,7 +120,7 @@ def build_command_lines_for_constraints(
     The weakly typed command needs ``constraints``.
 
     Args:
-        constraints: The constraints from `trt_tui.core.lowering.implicit_quantization.lower_to_implicit_quantization`.
+        constraints: The constraints from `trt_tui.core.lowering.weak_typing.lower_to_implicit_quantization`.
         files: Names of the files; the defaults of `TrtexecFiles` if None.
         shapes: The optimization profile by input name; needed for inputs with dynamic dimensions. For other inputs
             trtexec uses 1 for every dynamic dimension.
@@ -609,7 +609,7 @@ def polygraphy_script(
     """Returns the text of the Polygraphy script that sets layer constraints.
 
     Args:
-        constraints: The constraints from `trt_tui.core.lowering.implicit_quantization.lower_to_implicit_quantization`.
+        constraints: The constraints from `trt_tui.core.lowering.weak_typing.lower_to_implicit_quantization`.
         title: The description of the engine, for the heading.
         command: The command from `polygraphy_command`.
         omissions: The parts of the config that the script does not contain; see `trt_tui.core.exporters.formats`.

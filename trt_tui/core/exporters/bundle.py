@@ -42,13 +42,11 @@ from trt_tui.core.exporters.build_commands import (
 )
 from trt_tui.core.exporters.formats import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note
-from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
-from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_all_file_precisions
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.lowering.scales import compute_activation_ranges
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
-from trt_tui.core.lowering.typed_network import TypedNetwork
+from trt_tui.core.lowering.typed_network import TypedNetwork, lower_from_source_model
+from trt_tui.core.lowering.weak_typing import ImplicitQuantizationConstraints, lower_to_explicit_quantization
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network

@@ -22,7 +22,7 @@ from trt_tui.core.lowering.lowering_checks import groups_by_release_dependent_pr
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.lowering.scales import compute_activation_ranges
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.moves.move import Move

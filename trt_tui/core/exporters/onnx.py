@@ -20,8 +20,7 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.core.exporters.formats import ExportContext, WrittenExport
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
-from trt_tui.core.lowering.typed_network import is_quantized_matmul
+from trt_tui.core.lowering.typed_network import is_quantized_matmul, lower_from_source_model
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import MIN_UNSAFE_OPSET, Precision
 from trt_tui.errors import InputError

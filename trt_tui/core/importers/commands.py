@@ -381,16 +381,6 @@ def parse_name_and_types(entry_text: str) -> tuple[str, Precision | None, bool]:
     return name, precision, are_integers
 
 
-_PRECISION_BY_NAME = {
-    **PRECISION_BY_NAME,
-    "FLOAT": Precision.FP32,
-    "HALF": Precision.FP16,
-    "BF16": Precision.BF16,
-    "INT8": Precision.INT8,
-    "FP8": Precision.FP8,
-    "INT4": Precision.INT4,
-}
-
 _FLOAT_FLAGS, _QUANTIZED_FLAGS = ("FP16", "BF16"), ("INT8", "FP8", "INT4")
 _CONSTRAINT_FLAGS = {
     "OBEY_PRECISION_CONSTRAINTS": "obey",
@@ -678,7 +668,7 @@ class _ScriptReader:
             target, value = call.func, call.args[1]
         else:
             return False
-        precision = _PRECISION_BY_NAME.get(source_text(value).rpartition(".")[2])
+        precision = PRECISION_BY_NAME.get(source_text(value).rpartition(".")[2].lower())
         if (
             precision is None
             or self.precision not in (None, precision)

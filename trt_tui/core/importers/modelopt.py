@@ -26,6 +26,7 @@ from trt_tui.core.importers.commands import (
     source_text,
 )
 from trt_tui.core.importers.imported_settings import ImportedSettings
+from trt_tui.core.moves.config import convert_file_value
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
@@ -486,16 +487,9 @@ class _ModelOptNameLists:
         self.network = network
         self.lists: dict[str, list[str]] = {}
         for key in LIST_KEYS:
-            value = tool_record.get(key, [])
-            value = [value] if isinstance(value, str) else value if value is not None else []
-            if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-                raise InputError(
-                    f"{file.name}: {key} is not a list of names",
-                    "ModelOpt expects a list of strings there",
-                    "Correct the file.",
-                )
-            self.lists[key] = value
-        self._types = {key: frozenset(entries) for key, entries in self.lists.items()}
+            value = tool_record.get(key)
+            entries = [value] if isinstance(value, str) else [] if value is None else value
+            self.lists[key] = convert_file_value(entries, list[str], file.name, key)
         self.patterns = {key: [_compile_pattern(text, key, file) for text in self.lists[key]] for key in _PATTERN_KEYS}
         names = [layer.name for layer in network.layers]
         for key, entries in self.patterns.items():
@@ -521,15 +515,17 @@ class _ModelOptNameLists:
 
     def find_groups_excluded_from_fp16(self) -> list[FusionGroup]:
         """Finds the groups whose main layer has an operator that ModelOpt excludes from FP16."""
-        excluded_types = self.lists["op_types_to_exclude_fp16"]
         return [
             group
             for group in self.network.groups
-            if any(self.network.get_layer(name).op_type in excluded_types for name in group.main_layers)
+            if any(
+                self.network.get_layer(name).op_type in self.lists["op_types_to_exclude_fp16"]
+                for name in group.main_layers
+            )
         ]
 
     def _is_excluded_layer(self, layer_name: str) -> bool:
-        operator, types = self.network.get_layer(layer_name).op_type, self._types
+        operator, types = self.network.get_layer(layer_name).op_type, self.lists
 
         def matches_any_pattern(key: str) -> bool:
             return any(pattern.match(layer_name) for pattern in self.patterns[key])

@@ -18,9 +18,8 @@ from trt_tui.core.calibration.tensor_collection import (
 )
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
-from trt_tui.core.lowering.bias_scales import weight_sqnr_db
 from trt_tui.core.lowering.rulebook import round_to_precision
-from trt_tui.core.lowering.scales import scale_from_amax
+from trt_tui.core.lowering.scales import scale_from_amax, weight_sqnr_db
 from trt_tui.core.measure.causes import (
     ConstantFacts,
     GroupFacts,

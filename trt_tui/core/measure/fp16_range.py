@@ -50,8 +50,8 @@ from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.adaptive_runner import FP32_RUNS
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import LoadingTask
-from trt_tui.core.lowering.edited_constants import list_normalisation_rewrites
 from trt_tui.core.lowering.gated.gated_graph import expand_mask_to_axes
+from trt_tui.core.lowering.network_rewrite import list_normalisation_rewrites
 from trt_tui.core.lowering.rulebook import (
     HALF_PRECISIONS,
     GroupLowering,

@@ -28,9 +28,7 @@ import numpy as np
 from trt_tui.core.data.adaptive_runner import OutputJoin
 from trt_tui.core.execution import AnalysisContext, Executor, LoadingTask, LocalExecutor
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.bias_scales import weight_sqnr_db
-from trt_tui.core.lowering.edited_constants import EditedConstants
-from trt_tui.core.lowering.gated.assembly import build_gated_graph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph, freeze_inputs
 from trt_tui.core.lowering.gated.error_sums import (
     ERROR_SUM_COLUMNS,
     EXTREME_COLUMNS,
@@ -38,8 +36,9 @@ from trt_tui.core.lowering.gated.error_sums import (
     SUMS_OUTPUTS,
 )
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
-from trt_tui.core.lowering.gated.pieces import freeze_inputs
+from trt_tui.core.lowering.network_rewrite import EditedConstants
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
+from trt_tui.core.lowering.scales import weight_sqnr_db
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult, SimulatedConfig
 from trt_tui.core.measure.error_metrics import ErrorSums, compute_error_metrics_of_all

@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from trt_tui.core.lowering.gated.assembly import DEFAULT_PIECES, split_graph_into_pieces
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
-from trt_tui.core.lowering.gated.pieces import DEFAULT_PIECES, split_graph_into_pieces
 from trt_tui.core.runner import Backend, ClosingContext, DeviceTensor, ExecutionMode, PieceRunner, Runner, TensorInfo
 from trt_tui.errors import OutOfMemoryError
 

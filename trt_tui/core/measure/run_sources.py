@@ -18,10 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
-from trt_tui.core.data.array_files import ArraySpool, StoredArray
 from trt_tui.core.data.batches import is_castable, is_float
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.data.tensor_files import Dump, DumpTensor, count_tensor_rows, open_dump
+from trt_tui.core.data.tensor_files import ArraySpool, Dump, DumpTensor, StoredArray, count_tensor_rows, open_dump
 from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs

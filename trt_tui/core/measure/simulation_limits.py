@@ -21,12 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trt_tui.core.lowering.fp16_accumulation import count_accumulator_roundings, is_depthwise, is_image_convolution
 from trt_tui.core.lowering.lowering_checks import (
     has_half_subgraph_results,
     reduces_precision,
     subgraph_layers_text,
 )
+from trt_tui.core.lowering.rulebook import count_accumulator_roundings, is_depthwise, is_image_convolution
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, Layer, NetworkOutline

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
-from trt_tui.core.data.array_files import PICKLE_SUFFIXES
 from trt_tui.core.data.batches import SampleName
-from trt_tui.core.data.tensor_files import DUMP_FORMATS, DUMP_SUFFIXES, split_dump_spec
+from trt_tui.core.data.tensor_files import DUMP_FORMATS, DUMP_SUFFIXES, PICKLE_SUFFIXES, split_dump_spec
 from trt_tui.core.engines.inspector import KernelResult, decode_kernel_result
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import (

@@ -38,9 +38,14 @@ from trt_tui.core.calibration.tensor_collection import CollectedTensor, RunProgr
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples, can_mix_samples, mix_samples_into_batches
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.edited_constants import EditedConstants, compute_weight_edits_digest
+from trt_tui.core.lowering.network_rewrite import EditedConstants, compute_weight_edits_digest
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig
+from trt_tui.core.moves.config import (
+    KeepRuleMove,
+    PrecisionConfig,
+    replace_file_precision_of_groups,
+    rounding_refusal_reason,
+)
 from trt_tui.core.moves.constant_moves import (
     RoundingMove,
     decode_vector,
@@ -49,7 +54,6 @@ from trt_tui.core.moves.constant_moves import (
     find_sole_weight_site,
     quantize_weight,
 )
-from trt_tui.core.moves.zero_cost_checks import replace_file_precision_of_groups, rounding_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, Layer, NetworkOutline, QdqSite
 from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network

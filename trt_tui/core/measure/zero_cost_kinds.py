@@ -35,9 +35,19 @@ from trt_tui.core.calibration.tensor_collection import (
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.edited_constants import EditedConstants
+from trt_tui.core.lowering.network_rewrite import EditedConstants
 from trt_tui.core.measure.weight_rounding import RoundingProposal, count_simulated_configs, measure_roundings
-from trt_tui.core.moves.config import NormRewriteMove, PrecisionConfig, RangeMove
+from trt_tui.core.moves.config import (
+    NormRewriteMove,
+    PrecisionConfig,
+    RangeMove,
+    bias_correction_refusal_reason,
+    find_qdq_repair,
+    qdq_repair_refusal_reason,
+    replace_file_precision_of_groups,
+    rewrite_refusal_reason,
+    rounding_refusal_reason,
+)
 from trt_tui.core.moves.constant_moves import (
     CLIP_HEADROOM,
     DEFAULT_STRENGTH,
@@ -61,14 +71,6 @@ from trt_tui.core.moves.constant_moves import (
     smoothquant_factors,
 )
 from trt_tui.core.moves.move import Move
-from trt_tui.core.moves.zero_cost_checks import (
-    bias_correction_refusal_reason,
-    find_qdq_repair,
-    qdq_repair_refusal_reason,
-    replace_file_precision_of_groups,
-    rewrite_refusal_reason,
-    rounding_refusal_reason,
-)
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS
@@ -925,7 +927,7 @@ def measure_bias_corrections(
     Args:
         ranges: Calibrated amax by tensor name, in the units of the tensor.
         groups: Groups whose bias can be corrected; see
-            `trt_tui.core.moves.zero_cost_checks.bias_correction_refusal_reason`.
+            `trt_tui.core.moves.config.bias_correction_refusal_reason`.
         executor: The executor of the samples; this process by default.
 
     Raises:

@@ -271,8 +271,7 @@ def quantize_weight(
     nearest = quantized_type.quantize((weight / steps).astype(np.float32, copy=False))
     if differences is None:
         return nearest
-    values: np.ndarray = np.clip(nearest + differences, quantized_type.min_value, quantized_type.max_value)
-    return values
+    return np.asarray(np.clip(nearest + differences, quantized_type.min_value, quantized_type.max_value))
 
 
 def digest_weight_edits(edit_keys: tuple[Hashable, ...]) -> str:

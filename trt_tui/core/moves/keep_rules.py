@@ -12,7 +12,6 @@ The error of a float that becomes an index is never small (see `trt_tui.core.net
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
 
 from trt_tui.core.moves.config import KEEP_PRECISIONS, KeepRuleMove, PrecisionConfig
 from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
@@ -22,8 +21,6 @@ from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.errors import InputError
 from trt_tui.files.reading import limit_reading_resources
 from trt_tui.formatting import counted_noun_text, find_similar_names, name_list_text, suggestion_question
-
-NamedNetwork: TypeAlias = NetworkOutline
 
 _NORM_OPERATORS = frozenset(
     "LayerNorm RMSNorm GroupNorm L2Norm LayerNormalization RMSNormalization GroupNormalization "
@@ -37,16 +34,16 @@ _MAX_PATTERN_CHARACTERS = 500
 """The maximum length of a regular expression in a keep rule; longer expressions are refused."""
 
 
-def _build_group_matcher(matches_group: Callable[[FusionGroup], object]) -> Callable[[NamedNetwork], list[str]]:
+def _build_group_matcher(matches_group: Callable[[FusionGroup], object]) -> Callable[[NetworkOutline], list[str]]:
     return lambda network: [group.name for group in network.groups if matches_group(group)]
 
 
-def _find_first_and_last_groups(network: NamedNetwork) -> list[str]:
+def _find_first_and_last_groups(network: NetworkOutline) -> list[str]:
     quantizable = [group.name for group in network.groups if group.is_quantizable]
     return [*quantizable[:1], *quantizable[1:][-1:]]
 
 
-def _find_head_groups(network: NamedNetwork) -> list[str]:
+def _find_head_groups(network: NetworkOutline) -> list[str]:
     """Returns the fusion groups from the last quantizable groups (included) to the network outputs."""
     producers = {tensor: group for group in network.groups for tensor in group.outputs}
     copied_inputs = {
@@ -66,7 +63,7 @@ def _find_head_groups(network: NamedNetwork) -> list[str]:
     return [producers[tensor].name for tensor in tensors if tensor in producers]
 
 
-KEEP_RULES: dict[str, Callable[[NamedNetwork], list[str]]] = {
+KEEP_RULES: dict[str, Callable[[NetworkOutline], list[str]]] = {
     "layernorm": _build_group_matcher(lambda group: group.operator in _NORM_OPERATORS),
     "softmax": _build_group_matcher(lambda group: group.operator in ("Softmax", "LogSoftmax")),
     "embeddings": _build_group_matcher(lambda group: group.operator == "Gather" and not group.inputs),
@@ -101,7 +98,7 @@ DEFAULT_KEEP_RULES = ("indices",)
 from a file or a saved session has only the rules with which it was written."""
 
 
-def find_named_groups(network: NamedNetwork, names: Iterable[str]) -> tuple[str, ...]:
+def find_named_groups(network: NetworkOutline, names: Iterable[str]) -> tuple[str, ...]:
     """Returns the fusion groups of the layers that a user names, without duplicates.
 
     The name of a layer is that of its node, or its title in tables and in the layer tree.
@@ -132,7 +129,7 @@ def find_named_groups(network: NamedNetwork, names: Iterable[str]) -> tuple[str,
     return tuple(group_names)
 
 
-def find_groups_of_rule(network: NamedNetwork, rule: str) -> list[FusionGroup]:
+def find_groups_of_rule(network: NetworkOutline, rule: str) -> list[FusionGroup]:
     """Returns the fusion groups to which a keep rule applies, in network order.
 
     Args:
@@ -159,7 +156,7 @@ def find_groups_of_rule(network: NamedNetwork, rule: str) -> list[FusionGroup]:
     return [group for group in network.groups if group.name in names]
 
 
-def _find_groups_by_pattern(network: NamedNetwork, pattern_text: str) -> set[str]:
+def _find_groups_by_pattern(network: NetworkOutline, pattern_text: str) -> set[str]:
     if len(pattern_text) > _MAX_PATTERN_CHARACTERS:
         raise InputError(
             "a pattern is too long",
@@ -190,7 +187,7 @@ def _find_groups_by_pattern(network: NamedNetwork, pattern_text: str) -> set[str
     return group_names
 
 
-def _split_rule_texts(network: NamedNetwork, rule_texts: Iterable[str]) -> tuple[str, ...]:
+def _split_rule_texts(network: NetworkOutline, rule_texts: Iterable[str]) -> tuple[str, ...]:
     """Splits texts with one or several keep rules at commas, and returns all rules.
 
     Commas inside a regular expression or a layer name do not separate rules.
@@ -223,7 +220,7 @@ def _split_rule_precision(rule: str) -> tuple[str, Precision]:
     )
 
 
-def apply_keep_rules(network: NamedNetwork, config: PrecisionConfig, rule_texts: Iterable[str]) -> PrecisionConfig:
+def apply_keep_rules(network: NetworkOutline, config: PrecisionConfig, rule_texts: Iterable[str]) -> PrecisionConfig:
     """Returns a config in which keep rules fix groups in FP32, or in another precision for rules such as ``norm=fp16``.
 
     A text may contain several rules, separated by commas. Groups that cannot run in the precision are left unchanged. A
@@ -262,7 +259,7 @@ def apply_keep_rules(network: NamedNetwork, config: PrecisionConfig, rule_texts:
     return config
 
 
-def apply_default_keep_rules(network: NamedNetwork, config: PrecisionConfig) -> PrecisionConfig:
+def apply_default_keep_rules(network: NetworkOutline, config: PrecisionConfig) -> PrecisionConfig:
     """Returns a config in which the fusion groups of `DEFAULT_KEEP_RULES` are kept in FP32.
 
     Groups that another rule keeps, and groups that the user set, are left unchanged. A config with only file
@@ -286,7 +283,7 @@ def apply_default_keep_rules(network: NamedNetwork, config: PrecisionConfig) -> 
     return config
 
 
-def default_keep_rules_note(network: NamedNetwork, config: PrecisionConfig) -> str:
+def default_keep_rules_note(network: NetworkOutline, config: PrecisionConfig) -> str:
     """Returns a note for users about the groups that default keep rules fix; "" if there are none.
 
     The note gives the reason and the option to disable the rules.

@@ -138,7 +138,7 @@ class Network(NetworkOutline):
         self._constant_values = values = ConstantValues(graph, self.model, get_backend)
         self.constant_amax, self.is_mask = values.constant_amax, values.is_mask
         self.mask_magnitude_threshold = values.mask_magnitude_threshold
-        self._model_by_opset: dict[int, ir.Model] = {self.opset: self.model}
+        self._converted_models: dict[tuple[int, int], ir.Model] = {}
         self._get_backend, self._has_operator_library = get_backend, has_operator_library
 
     def copy_with_model(self, model: ir.Model, groups: Sequence[FusionGroup]) -> Network:
@@ -203,25 +203,29 @@ class Network(NetworkOutline):
         """The tensors that contain mask values; see `trt_tui.core.network.constants.ConstantValues`."""
         return self._constant_values.masked_tensors
 
-    def convert_model_to_opset(self, opset: int) -> ir.Model:
-        """Returns the model converted to a higher opset; the model itself if its opset is not lower. Node names are
-        kept.
+    def convert_model_to_opset(self, opset: int, model: ir.Model | None = None) -> ir.Model:
+        """Returns a model converted to a higher opset; the model itself if its opset is not lower. Node names are kept.
+
+        Args:
+            model: The model of the network by default, or that of its file, which must exist as long as the network.
 
         Raises:
             InputError: onnx's version converter cannot convert the network.
         """
-        if opset <= self.opset:
-            return self.model
-        if opset not in self._model_by_opset:
+        model = self.model if model is None else model
+        before, key = model.graph.opset_imports.get("", 0), (id(model), opset)
+        if opset <= before:
+            return model
+        if key not in self._converted_models:
             try:
-                self._model_by_opset[opset] = convert_opset(self.model, opset)
+                self._converted_models[key] = convert_opset(model, opset)
             except Exception as error:
                 raise InputError(
-                    f"{self.name} cannot be converted from opset {self.opset} to {opset}",
+                    f"{self.name} cannot be converted from opset {before} to {opset}",
                     str(error),
                     getattr(error, "next_step", "") or f"Export the network again with opset {opset}.",
                 ) from None
-        return self._model_by_opset[opset]
+        return self._converted_models[key]
 
     def sha256(self) -> str:
         return hashes.hash_files((self.path, *self.external_files))

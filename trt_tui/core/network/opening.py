@@ -17,13 +17,11 @@ from trt_tui.core.network.model_editing import FreshNames, assign_node_names, in
 from trt_tui.core.network.model_file import read_model
 from trt_tui.core.network.operators import randomness_notes, unsupported_operator_notes
 from trt_tui.core.network.opset_conversion import convert_opset, drop_initializer_inputs, find_ir_version
-from trt_tui.core.network.qdq import half_precision
-from trt_tui.core.network.qdq import removal as qdq_removal
+from trt_tui.core.network.qdq import rewrites
 from trt_tui.core.network.qdq.bias_quantization import find_overflowing_biases
-from trt_tui.core.network.qdq.quantized_copies import rewrite_quantized_copies
+from trt_tui.core.network.qdq.rewrites import refusal_summary_lines
 from trt_tui.core.network.qdq.source_model import SourceModel
 from trt_tui.core.network.qdq.steps import is_dequantize, is_quantize, read_qdq_step
-from trt_tui.core.network.qdq.typed_refusals import refusal_summary_lines
 from trt_tui.core.network.rotary_caches import expand_rotary_caches
 from trt_tui.core.network.structure_check import (
     OLDEST_OPSET,
@@ -119,18 +117,18 @@ def open_model(path: Path) -> OpenedModel:
     model.graph.sort()
     if rotary_note := expand_rotary_caches(model):
         opened_model.notes.append(rotary_note)
-    if count := rewrite_quantized_copies(model.graph):
+    if count := rewrites.rewrite_quantized_copies(model.graph):
         opened_model.notes.append(
             f"{counted_noun_text(count, 'operator')} on quantized values, read and written as Q/DQ with the same "
             "values: TensorRT accepts no other form."
         )
-    has_file_types = half_precision.has_half_precision(model.graph) or any(is_dequantize(node) for node in model.graph)
+    has_file_types = rewrites.has_half_precision(model.graph) or any(is_dequantize(node) for node in model.graph)
     original_model = _copy_model(model) if has_file_types else None
-    conversion = qdq_removal.Fp32Conversion(opened_model.quantized_ranges, notes=opened_model.notes)
-    qdq_removal.remove_qdq_pairs(model.graph, conversion)
+    conversion = rewrites.Fp32Conversion(opened_model.quantized_ranges, notes=opened_model.notes)
+    rewrites.remove_qdq_pairs(model.graph, conversion)
     _drop_unused_weights(opened_model)
     if has_file_types:
-        half_precision.upcast_to_fp32(model.graph, conversion)
+        rewrites.upcast_to_fp32(model.graph, conversion)
     if original_model is not None and conversion.has_changes:
         source_model = opened_model.source_model = SourceModel(
             original_model, conversion.source_tensors, conversion.added_nodes
@@ -157,7 +155,7 @@ def open_model(path: Path) -> OpenedModel:
     if inference_error:
         opened_model.notes.append(f"Shapes could not be inferred, so some layers may lack details: {inference_error}")
     check_operand_ranks(model.graph, path.name)
-    for removed_name, source_name in half_precision.drop_identity_casts(model.graph).items():
+    for removed_name, source_name in rewrites.drop_identity_casts(model.graph).items():
         if (amax := opened_model.quantized_ranges.pop(removed_name, None)) is not None:
             opened_model.quantized_ranges[source_name] = max(amax, opened_model.quantized_ranges.get(source_name, 0.0))
     nodes = list(model.graph.all_nodes())

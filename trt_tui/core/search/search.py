@@ -29,7 +29,7 @@ from functools import cached_property, partial
 from itertools import combinations
 from typing import TypeAlias, TypeVar
 
-from trt_tui.core.lowering.edited_constants import without_stale_roundings
+from trt_tui.core.lowering.network_rewrite import without_stale_roundings
 from trt_tui.core.measure.engine_agreement import PREVIEW_REASON
 from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.target import TargetResult

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.lowering.edited_constants import toggle_fp32
+from trt_tui.core.lowering.network_rewrite import toggle_fp32
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun, OutputErrors
 from trt_tui.core.measure.target import AGREEMENT, ALL_PARTS, Target

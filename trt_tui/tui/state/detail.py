@@ -23,7 +23,7 @@ from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
 from trt_tui.core.network.known_defects import known_defect_lines
 from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.layers import FusionGroup
-from trt_tui.core.network.qdq.typed_refusals import refusal_workaround_text
+from trt_tui.core.network.qdq.rewrites import refusal_workaround_text
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import (

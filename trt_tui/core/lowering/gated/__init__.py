@@ -9,7 +9,7 @@ The network with gates is the test branch. The graph can also contain a referenc
 each group reads its inputs from the reference. Errors are reduced to sums inside the graph, so that only sums leave the
 session.
 
-`assembly` builds the graph and `gated_graph` makes its feeds. A gate is an ``If`` on CPUs and a ``Where``
-on GPUs (`gates`). `pieces` reduces a graph on a CPU to one config, without gates. The graph's inputs, the walk over a
-group's layers (`group_body`) and the roundings are independent of this choice.
+`assembly` builds the graph, reduces a graph on a CPU to one config without gates, and cuts it into pieces. `gated_graph`
+makes its feeds. A gate is an ``If`` on CPUs and a ``Where`` on GPUs (`gates`). The graph's inputs, the walk over a
+group's layers and the roundings are independent of this choice.
 """

@@ -14,8 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
-from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter
-from trt_tui.core.lowering.gated.group_body import GroupEmitter
+from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter, GroupEmitter
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, MASK_LIMITS
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
@@ -69,14 +68,14 @@ class ReferenceSums(NamedTuple):
     Attributes:
         sum_of_squares: The sum of squares of the tensor.
         max_magnitude: The largest magnitude of the tensor.
-        flat_tensor: The tensor as one row.
+        tensor: The tensor, with 0 at the elements that do not count.
         counts: The last columns of `ERROR_SUM_COLUMNS`, float64 ``(3,)``: the length, and the numbers of values that
             FP16 cannot represent.
     """
 
     sum_of_squares: ir.Value
     max_magnitude: ir.Value
-    flat_tensor: ir.Value
+    tensor: ir.Value
     counts: ir.Value
 
 
@@ -163,8 +162,7 @@ class ErrorSumsEmitter(ABC):
             value = emitter.add_operator(nodes, "Cast", [value], "float", to=int(ir.DataType.FLOAT))
         columns = []
         for masked in dict.fromkeys((value, self._set_padding_to_zero(tensor, value, nodes))):
-            flat = self._flatten(masked, nodes)
-            columns += [self._emit_reduction(operator, flat, nodes) for operator in ("ReduceMax", "ReduceMin")]
+            columns += [self._emit_reduction(operator, masked, nodes) for operator in ("ReduceMax", "ReduceMin")]
         columns = (columns * 2)[: len(EXTREME_COLUMNS)]
         return self._cast_to_float64(emitter.add_operator(nodes, "Concat", columns, "extremes", axis=0), nodes)
 
@@ -196,7 +194,7 @@ class ErrorSumsEmitter(ABC):
         emitter = self._emitter
         scope = BranchTensors({}, emitter.values)
         for tensor in group.inputs:
-            scope[tensor] = self._flow.rounding.scale_channels(
+            scope[tensor] = self._emitter.scale_channels(
                 "Div", emitter.values[tensor], self._flow.inputs.find_channel_divisor_input(tensor), emitter.nodes
             )
             if tensor in emitter.network.masked_tensors:
@@ -205,39 +203,38 @@ class ErrorSumsEmitter(ABC):
 
     def _restore_channels(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns a tensor of the test branch with its channel scaling undone."""
-        return self._flow.rounding.scale_channels(
-            "Mul", value, self._flow.inputs.find_channel_divisor_input(tensor), nodes
-        )
+        return self._emitter.scale_channels("Mul", value, self._flow.inputs.find_channel_divisor_input(tensor), nodes)
 
     def _prepare_test_tensor(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns the test tensor in the form of the reference tensor in `ReferenceSums`."""
         unpadded = self._set_padding_to_zero(tensor, self._align_size_with_reference(tensor, test_value, nodes), nodes)
-        return self._set_masked_values_to_zero(tensor, self._flatten(unpadded, nodes), nodes)
+        return self._set_masked_values_to_zero(tensor, unpadded, nodes)
 
     def _get_reference_sums(self, tensor: str) -> ReferenceSums:
         if tensor not in self._reference_sums:
             nodes = self._emitter.nodes
             unpadded = self._set_padding_to_zero(tensor, self._emitter.values[tensor], nodes)
-            flat = self._set_masked_values_to_zero(tensor, self._flatten(unpadded, nodes), nodes)
-            squares = self._emit_reduction("ReduceSumSquare", flat, nodes)
-            length = self._cast_to_float64(self._emit_element_count(flat, nodes), nodes)
+            counted = self._set_masked_values_to_zero(tensor, unpadded, nodes)
+            squares = self._emit_reduction("ReduceSumSquare", counted, nodes)
+            size = self._emitter.add_operator(nodes, "Size", [counted], "size")
+            length = self._cast_to_float64(self._reshape_to_one_element(size, nodes), nodes)
             if tensor in self._presence_masks and self._present_share is not None:
                 length = self._emitter.add_operator(nodes, "Mul", [length, self._present_share], "present")
                 length = self._emitter.add_operator(nodes, "Round", [length], "length")
-            largest = self._emit_max_magnitude(flat, nodes)
+            largest = self._emit_max_magnitude(counted, nodes)
             counts = self._emitter.add_operator(
-                nodes, "Concat", [length, self._count_values_beyond_fp16(flat, largest)], "counts", axis=0
+                nodes, "Concat", [length, self._count_values_beyond_fp16(counted, largest)], "counts", axis=0
             )
-            self._reference_sums[tensor] = ReferenceSums(squares, largest, flat, counts)
+            self._reference_sums[tensor] = ReferenceSums(squares, largest, counted, counts)
         return self._reference_sums[tensor]
 
-    def _count_values_beyond_fp16(self, flat_tensor: ir.Value, max_magnitude: ir.Value) -> ir.Value:
+    def _count_values_beyond_fp16(self, tensor: ir.Value, max_magnitude: ir.Value) -> ir.Value:
         """Returns the numbers of values that are too large and too small for FP16, float64 ``(2,)``; zeros unless
         requested.
         """
         emitter = self._emitter
         nodes: Nodes = []
-        size = emitter.add_operator(nodes, "Abs", [flat_tensor], "size")
+        size = emitter.add_operator(nodes, "Abs", [tensor], "size")
         below_fp16 = emitter.add_operator(
             nodes,
             "And",
@@ -272,23 +269,22 @@ class ErrorSumsEmitter(ABC):
         ones = self._emitter.add_operator(nodes, "Cast", [flags], "flags", to=int(ir.DataType.INT32))
         return self._emit_reduction("ReduceSum", ones, nodes)
 
-    def _set_masked_values_to_zero(self, tensor: str, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
-        """Returns a flat tensor with 0 for mask values, whose errors do not matter."""
+    def _set_masked_values_to_zero(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
+        """Returns a tensor with 0 for mask values, whose errors do not matter."""
         emitter = self._emitter
         if tensor not in emitter.network.masked_tensors:
-            return flat_tensor
+            return value
         if tensor not in self._unmasked_flags:
-            reference = self._flatten(emitter.values[tensor], emitter.nodes)
-            size = emitter.add_operator(emitter.nodes, "Abs", [reference], "size")
+            size = emitter.add_operator(emitter.nodes, "Abs", [emitter.values[tensor]], "size")
             self._unmasked_flags[tensor] = emitter.add_operator(
                 emitter.nodes, "Less", [size, emitter.get_scalar_constant(FP16_MAX)], "kept"
             )
         return self._copy_type_and_shape(
-            flat_tensor,
+            value,
             emitter.add_operator(
                 nodes,
                 "Where",
-                [self._unmasked_flags[tensor], flat_tensor, emitter.get_scalar_constant(0.0)],
+                [self._unmasked_flags[tensor], value, emitter.get_scalar_constant(0.0)],
                 "unmasked",
             ),
         )
@@ -347,23 +343,25 @@ class ErrorSumsEmitter(ABC):
     def _cast_to_float64(self, value: ir.Value, nodes: Nodes) -> ir.Value:
         return self._emitter.add_operator(nodes, "Cast", [value], "double", to=int(ir.DataType.DOUBLE))
 
-    def _flatten(self, value: ir.Value, nodes: Nodes) -> ir.Value:
-        return self._emitter.add_operator(
-            nodes, "Reshape", [value, self._emitter.get_array_constant(np.array([-1], np.int64), "flat")], "flat"
-        )
+    def _emit_reduction(self, operator: str, tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        """Emits the reduction of a whole tensor, with the shape ``(1,)``.
 
-    def _emit_element_count(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
-        return self._emitter.add_operator(nodes, "Shape", [flat_tensor], "shape")
+        The tensor is not flattened before, because on a GPU a reduction over one long axis is slower than reductions
+        over one axis after the other.
+        """
+        result = self._emitter.add_operator(nodes, operator, [tensor], operator.lower(), keepdims=0)
+        return self._reshape_to_one_element(result, nodes)
 
-    def _emit_reduction(self, operator: str, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
-        return self._emitter.add_operator(nodes, operator, [flat_tensor], operator.lower(), keepdims=1)
+    def _reshape_to_one_element(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        single = self._emitter.get_array_constant(np.array([1], np.int64), "single")
+        return self._emitter.add_operator(nodes, "Reshape", [value, single], "single")
 
-    def _emit_max_magnitude(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+    def _emit_max_magnitude(self, tensor: ir.Value, nodes: Nodes) -> ir.Value:
         negated_minimum = self._emitter.add_operator(
-            nodes, "Neg", [self._emit_reduction("ReduceMin", flat_tensor, nodes)], "negated"
+            nodes, "Neg", [self._emit_reduction("ReduceMin", tensor, nodes)], "negated"
         )
         return self._emitter.add_operator(
-            nodes, "Max", [self._emit_reduction("ReduceMax", flat_tensor, nodes), negated_minimum], "largest"
+            nodes, "Max", [self._emit_reduction("ReduceMax", tensor, nodes), negated_minimum], "largest"
         )
 
     def _arrange_test_columns(self, columns: Mapping[str, ir.Value]) -> list[ir.Value]:
@@ -422,9 +420,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         if not self._expects_finite_sums:
             fast, exact = exact, []
             finite = self._emit_comparison(reference.sum_of_squares, _MAX_FLOAT32, "finite", exact)
-            row = self._emit_if(
-                finite, (row, fast), self._emit_float64_row(reference.flat_tensor, reference.flat_tensor), exact
-            )
+            row = self._emit_if(finite, (row, fast), self._emit_float64_row(reference.tensor, reference.tensor), exact)
         gates = flow.inputs.gates.get(group.name)
         if gates is None:
             emitter.nodes.extend(exact)
@@ -434,7 +430,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
             limit = MASK_LIMITS.get(boundary_type)
             return self._prepare_reference_inputs(
                 group,
-                lambda value, tensor: value if limit is None else flow.rounding.clamp(value, limit, emitter.nodes),
+                lambda value, tensor: value if limit is None else emitter.clamp(value, limit, emitter.nodes),
             )
 
         isolated_value, nodes = flow.emit_reduced_precision_group(
@@ -452,12 +448,12 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         """
         emitter = self._emitter
         squares, largest, reference, _ = self._get_reference_sums(tensor)
-        flat = self._prepare_test_tensor(tensor, test_value, nodes)
-        difference = emitter.add_operator(nodes, "Sub", [flat, reference], "difference")
+        test = self._prepare_test_tensor(tensor, test_value, nodes)
+        difference = emitter.add_operator(nodes, "Sub", [test, reference], "difference")
         columns = {
             "diff2": self._emit_reduction("ReduceSumSquare", difference, nodes),
             "ref2": squares,
-            "test2": self._emit_reduction("ReduceSumSquare", flat, nodes),
+            "test2": self._emit_reduction("ReduceSumSquare", test, nodes),
             "diff1": self._emit_reduction("ReduceL1", difference, nodes),
             "diff_max": self._emit_max_magnitude(difference, nodes),
             "ref_max": largest,
@@ -473,7 +469,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         finite = self._emit_comparison(probe, _MAX_FLOAT32, "finite", nodes)
         fast: Nodes = []
         row = self._concatenate_columns(columns, fast)
-        return self._emit_if(finite, (row, fast), self._emit_float64_row(flat, reference), nodes)
+        return self._emit_if(finite, (row, fast), self._emit_float64_row(test, reference), nodes)
 
     def _emit_float64_row(self, test_value: ir.Value, reference_value: ir.Value) -> tuple[ir.Value, Nodes]:
         """Returns a row in float64 and the nodes that compute the row. NaN and Inf of the test tensor alone are counted
@@ -566,11 +562,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
 
 
 class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
-    """An emitter of error sums in float64 without If nodes. Values that FP16 cannot represent are always counted.
-
-    Tensors are not flattened, because on a GPU a reduction over one long axis is slower than reductions over one axis
-    after the other.
-    """
+    """An emitter of error sums in float64 without If nodes. Values that FP16 cannot represent are always counted."""
 
     _flow: DataFlowEmitter
 
@@ -586,12 +578,12 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         def clamp_mask(value: ir.Value, tensor: str) -> ir.Value:
             for boundary_type in HALF_PRECISIONS:
                 if boundary_type in flow.inputs.operand_types[group.name]:
-                    clamped = flow.rounding.clamp(value, MASK_LIMITS[boundary_type], nodes)
+                    clamped = emitter.clamp(value, MASK_LIMITS[boundary_type], nodes)
                     value = flow.select_by_gate(gate_by_kind[boundary_type.value], clamped, value, tensor)
             return value
 
         # an emitter of its own, which does not reuse rounded values of the test branch
-        isolated_value = DataFlowEmitter(emitter, flow.inputs, flow.rounding).emit_group(
+        isolated_value = DataFlowEmitter(emitter, flow.inputs).emit_group(
             group, self._prepare_reference_inputs(group, clamp_mask), (tail,)
         )[tail]
         measured = self._emit_error_sums_row(tail, self._restore_channels(tail, isolated_value, nodes), nodes)
@@ -627,26 +619,18 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
     def _get_column_of_zeros(self) -> ir.Value:
         return self._emitter.get_array_constant(np.zeros(1, np.float64), "none/double")
 
-    def _flatten(self, value: ir.Value, nodes: Nodes) -> ir.Value:
-        return value
-
-    def _emit_element_count(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
-        return self._reshape_to_one_element(self._emitter.add_operator(nodes, "Size", [flat_tensor], "size"), nodes)
-
-    def _emit_reduction(self, operator: str, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+    def _emit_reduction(self, operator: str, tensor: ir.Value, nodes: Nodes) -> ir.Value:
         if operator == "ReduceSumSquare":
-            return self._sum_squares(self._cast_to_float64(flat_tensor, nodes), nodes)
-        return self._reshape_to_one_element(
-            self._emitter.add_operator(nodes, operator, [flat_tensor], operator.lower(), keepdims=0), nodes
-        )
+            return self._sum_squares(self._cast_to_float64(tensor, nodes), nodes)
+        return super()._emit_reduction(operator, tensor, nodes)
 
     def _sum_squares(self, float64_value: ir.Value, nodes: Nodes) -> ir.Value:
         return self._emit_reduction(
             "ReduceSum", self._emitter.add_operator(nodes, "Mul", [float64_value, float64_value], "squares"), nodes
         )
 
-    def _emit_max_magnitude(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
-        size = self._copy_type_and_shape(flat_tensor, self._emitter.add_operator(nodes, "Abs", [flat_tensor], "size"))
+    def _emit_max_magnitude(self, tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        size = self._copy_type_and_shape(tensor, self._emitter.add_operator(nodes, "Abs", [tensor], "size"))
         return self._cast_to_float64(self._emit_maximum(size, nodes), nodes)
 
     def _emit_maximum(self, magnitudes: ir.Value, nodes: Nodes) -> ir.Value:
@@ -658,11 +642,6 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
     def _concatenate_columns(self, columns: Mapping[str, ir.Value], nodes: Nodes) -> ir.Value:
         return self._set_row_type_and_shape(
             self._emitter.add_operator(nodes, "Concat", self._arrange_test_columns(columns), "row", axis=0)
-        )
-
-    def _reshape_to_one_element(self, value: ir.Value, nodes: Nodes) -> ir.Value:
-        return self._emitter.add_operator(
-            nodes, "Reshape", [value, self._emitter.get_array_constant(np.array([1], np.int64), "single")], "single"
         )
 
 

@@ -9,15 +9,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.lowering import fp16_accumulation, rulebook
-from trt_tui.core.lowering.edited_constants import (
+from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.gated.emitter import NodeEmitter
+from trt_tui.core.lowering.network_rewrite import (
     EditedConstants,
     list_normalisation_rewrites,
     refuse_edits_under_file_precision,
 )
-from trt_tui.core.lowering.fp16_accumulation import veltkamp_split_factor
-from trt_tui.core.lowering.gated.emitter import NodeEmitter
-from trt_tui.core.lowering.rulebook import REDUCED_OPERAND_TYPES, GatedFeatures, GroupLowering, QdqScale
+from trt_tui.core.lowering.rulebook import (
+    REDUCED_OPERAND_TYPES,
+    GatedFeatures,
+    GroupLowering,
+    QdqScale,
+    veltkamp_split_factor,
+)
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, QdqSite
 from trt_tui.core.network.model_editing import value_name
@@ -56,7 +61,7 @@ class GatedGraphInputs:
         weights: Float32 weights, scales and biases, by group, layer and index of the layer's input.
         weight_inputs: The weight, scale or bias of each input, by the input's name.
         summing_groups: The groups whose kernels can accumulate in FP16.
-        split_factors: If gates are data, the float32 factors that `RoundingEmitter.round_fp16_sum` needs, by group and
+        split_factors: If gates are data, the float32 factors that `NodeEmitter.round_fp16_sum` needs, by group and
             number of roundings.
         factor_input_names: The names of the inputs for channel divisors, float32, by divided tensor.
     """
@@ -102,7 +107,7 @@ class GatedGraphInputs:
                 self.weight_inputs[name] = WeightInput(group.name, site)
             kinds = _list_data_flow_gate_kinds(operand_types) if gates_as_data else _list_gate_kinds(operand_types)
             if Precision.FP16 in operand_types.get(Precision.FP16, ()) and any(
-                fp16_accumulation.has_repeated_rounding(network, network.get_layer(name)) for name in group.layers
+                rulebook.has_repeated_rounding(network, network.get_layer(name)) for name in group.layers
             ):
                 self.summing_groups.add(group.name)
                 kinds += [] if gates_as_data else ["sums"]

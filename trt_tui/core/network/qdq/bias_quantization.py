@@ -60,8 +60,7 @@ def flag_channels_with_bias_overflow(
             np.maximum(bias_magnitudes / exact_scale, bias_magnitudes / rounded_scale)
             > MAX_BIAS_QUOTIENT[scale_precision]
         )
-    is_harmful: np.ndarray = is_too_large | (rounded_scale < MIN_BIAS_SCALE[scale_precision])
-    return is_harmful
+    return np.asarray(is_too_large | (rounded_scale < MIN_BIAS_SCALE[scale_precision]))
 
 
 def measure_bias_channel_magnitudes(bias: np.ndarray, channel_count: int) -> np.ndarray:
@@ -72,8 +71,7 @@ def measure_bias_channel_magnitudes(bias: np.ndarray, channel_count: int) -> np.
     magnitude = np.abs(np.nan_to_num(bias.astype(np.float64))).ravel()
     if channel_count == 1 or magnitude.size == 0 or magnitude.size % channel_count:
         return np.full(channel_count, magnitude.max(initial=0))
-    largest: np.ndarray = magnitude.reshape(-1, channel_count).max(0)
-    return largest
+    return np.asarray(magnitude.reshape(-1, channel_count).max(0))
 
 
 def find_overflowing_biases(source_model: SourceModel) -> list[str]:

@@ -8,7 +8,7 @@ about TensorRT come from NVIDIA's documents, or from builds with TensorRT-RTX 1.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import onnx_ir as ir
@@ -608,18 +608,14 @@ def _find_quantized_value(node: ir.Node) -> ir.Value | None:
 # -- refused types ----------------------------------------------------------------------------------------------------
 
 
-def _make_refusal_rule(rule_name: str) -> Callable[[QuantizedFile], Findings]:
-    """Builds the rule for one reason of `typed_refusals`. The rule finds the nodes that TensorRT refuses for it."""
-
-    def find_refused_nodes(file: QuantizedFile) -> Findings:
-        for name in file.source.node_refusals:
-            node = file.source.find_node(name)
-            if node is not None and (is_quantize(node) or is_dequantize(node)):
-                refusal_rule, detail = _describe_refused_node(node, file.source.get_qdq_step(node))
-                if refusal_rule == rule_name:
-                    yield QdqFinding(rule_name, name, "", detail)
-
-    return find_refused_nodes
+def _find_refused_nodes(rule_name: str, file: QuantizedFile) -> Findings:
+    """Yields the nodes that TensorRT refuses for the reason of a rule; see `trt_tui.core.network.qdq.rewrites`."""
+    for name in file.source.node_refusals:
+        node = file.source.find_node(name)
+        if node is not None and (is_quantize(node) or is_dequantize(node)):
+            refusal_rule, detail = _describe_refused_node(node, file.source.get_qdq_step(node))
+            if refusal_rule == rule_name:
+                yield QdqFinding(rule_name, name, "", detail)
 
 
 def _describe_refused_node(node: ir.Node, step: QdqStep) -> tuple[str, str]:
@@ -768,7 +764,7 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "Quantize symmetrically (ONNX Runtime: ActivationSymmetric and WeightSymmetric). "
         f"{_EXPORT_REPAIR}has zero points of 0.",
         (_DEQUANTIZE, _DEQUANTIZE_8_6, _RTX),
-        _make_refusal_rule("zero-point"),
+        partial(_find_refused_nodes, "zero-point"),
         is_noted_at_opening=False,
     ),
     QdqRule(
@@ -780,7 +776,7 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         f"Quantize to INT8 (ONNX Runtime: QuantType.QInt8; PyTorch: torch.int8). {_EXPORT_REPAIR}has INT8 with the "
         "same range.",
         (_PARSER, _RTX),
-        _make_refusal_rule("unsigned-type"),
+        partial(_find_refused_nodes, "unsigned-type"),
     ),
     QdqRule(
         "int32-bias",
@@ -791,7 +787,7 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "Keep biases in floats (ONNX Runtime: QuantizeBias False), or quantize with ONNX Runtime 1.20.1 or later, "
         f"which clips none. {_EXPORT_REPAIR}has equal biases in floats.",
         (_DEQUANTIZE, _DEQUANTIZE_8_6, _BIAS_ISSUE, _CLIPPED_BIAS_ISSUE, _RTX),
-        _make_refusal_rule("int32-bias"),
+        partial(_find_refused_nodes, "int32-bias"),
         is_noted_at_opening=False,
     ),
     QdqRule(
@@ -802,7 +798,7 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "scale beside INT8.",
         f"Quantize to INT8. {_EXPORT_REPAIR}has no such types.",
         (_QUANTIZED_TYPES, _RTX),
-        _make_refusal_rule("refused-type"),
+        partial(_find_refused_nodes, "refused-type"),
         is_noted_at_opening=False,
     ),
     QdqRule(
@@ -836,7 +832,7 @@ QDQ_RULES: tuple[QdqRule, ...] = (
 def qdq_note_lines(findings: Sequence[QdqFinding]) -> list[str]:
     """Returns the notes that the opening of a file shows, one for each rule with findings.
 
-    Refused nodes have separate notes (`typed_refusals.refusal_summary_lines`).
+    Refused nodes have separate notes (`rewrites.refusal_summary_lines`).
     """
     lines = []
     for rule in QDQ_RULES:

@@ -18,6 +18,9 @@ from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.layers import FilePrecision, FusionGroup, Layer, LayerKind
 from trt_tui.core.network.model_editing import list_subgraphs, value_name
 from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS, REDUCTIONS
+from trt_tui.core.network.qdq.rewrites import (
+    find_node_refusals,
+)
 from trt_tui.core.network.qdq.steps import (
     PRECISION_BY_FLOAT_TYPE,
     PRECISION_BY_HALF_TYPE,
@@ -28,9 +31,6 @@ from trt_tui.core.network.qdq.steps import (
     is_quantize,
     read_qdq_step,
     round_to_type,
-)
-from trt_tui.core.network.qdq.typed_refusals import (
-    find_node_refusals,
 )
 from trt_tui.core.network.structure_check import find_schema
 from trt_tui.core.precision import Precision

@@ -1,7 +1,7 @@
-"""Lowering to implicit quantization for weakly typed TensorRT (8.6 to 10): an FP32 network with layer constraints and
-ranges.
+"""Lowerings for weakly typed TensorRT (8.6 to 10), which takes float precisions as layer constraints.
 
-The rules follow these facts:
+Implicit quantization is an FP32 network with layer constraints and ranges. Explicit quantization has Q/DQ nodes in the
+graph and no ranges. The rules of implicit quantization follow these facts:
 
 - ``ILayer::setPrecision`` chooses the type in which a layer computes and reads, ``ILayer::setOutputType`` the type that
   it writes. Under ``OBEY_PRECISION_CONSTRAINTS`` a build fails if no implementation has the requested types. The output
@@ -20,9 +20,19 @@ The rules follow these facts:
   2658, 2323 and 4058; seen with 8.6).
 - Layers that move values, shape arithmetic, constants and integers get no precision. Softmax, LayerNorm and similar
   operators have no INT8 implementation, and INT8 is never requested for them.
+
+In explicit quantization, the only float type in the graph is FP32. The float precision of each layer is set as a layer
+constraint, which TensorRT obeys. Layers that Q/DQ make INT8 get no constraint, so that TensorRT fuses them freely, with
+one exception. TensorRT 8.6 fuses a residual Add into the Conv before it, whatever reads the sum. It has no such kernel
+with INT8 inputs and a float result, and the build fails ("the node being incorrectly marked as an int8 node"). If the
+number of channels is not a multiple of 32, the build may fail too ("buildRefitEngine: Assertion engine failed"). In
+both cases the Add is constrained to the surrounding float precision, so that it stays a separate layer.
+
+Casts in the graph do not work for these releases. On TensorRT 8.6 a network typed FP16 by Casts ran in FP32, and one
+that also had Q/DQ did not build.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +47,7 @@ from trt_tui.core.lowering.lowering_checks import (
 )
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import find_boundary_type, precision_refusal_reason
+from trt_tui.core.lowering.typed_network import TypedNetwork, lower_rewritten_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import RoundingMove
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
@@ -152,7 +163,6 @@ class _ImplicitLowering:
                 self._lower_int8_group(group)
             else:
                 self._lower_float_group(group)
-            self._record_precision_refusal(group)
         flags = {self._find_float_precision(group) for group in self.network.groups} - {Precision.FP32}
         if self.ranges:
             flags.add(Precision.INT8)
@@ -166,7 +176,12 @@ class _ImplicitLowering:
             self.network.model,
             tuple(self.estimated_ranges),
             self.config.tf32,
-            self.refused_layers,
+            {
+                name: reason
+                for group in self.network.groups
+                for name in group.layers
+                if (reason := self.refused_layers.get(name) or precision_refusal_reason(group, self.config))
+            },
             tuple(self._list_notes(flags)),
             inner_ranges=self.inner_ranges,
             constant_ranges=self.constant_ranges,
@@ -278,11 +293,6 @@ class _ImplicitLowering:
 
     # -- texts --------------------------------------------------------------------------------------------------
 
-    def _record_precision_refusal(self, group: FusionGroup) -> None:
-        reason = precision_refusal_reason(group, self.config)
-        if reason:
-            self.refused_layers.update((name, reason) for name in group.layers if name not in self.refused_layers)
-
     def _list_notes(self, flags: Collection[Precision]) -> list[str]:
         notes = []
         if self.ranges:
@@ -301,6 +311,73 @@ class _ImplicitLowering:
 def _replace_zero_amax(amax: float) -> float:
     """Returns the amax; for a tensor of zeros, the amax that gives the scale 1."""
     return amax if amax > 0 else INT8.max_value
+
+
+# -- explicit quantization ------------------------------------------------------------------------------------------
+
+
+def lower_to_explicit_quantization(
+    network: Network, config: PrecisionConfig, ranges: Mapping[str, float]
+) -> tuple[TypedNetwork, LayerConstraints]:
+    """Lowers a config to a network with Q/DQ nodes, and to the layer constraints of the float layers.
+
+    Args:
+        ranges: Calibrated amax by tensor name, in the tensors' own units.
+
+    Raises:
+        InputError: an INT8 layer's input has no range, or a layer has a quantized type other than INT8.
+    """
+    config = replace_all_file_precisions(network, config)
+    refuse_unsupported_precisions(network, config, WEAK_PRECISIONS, "TensorRT 8.6")
+    rewritten_network = rewrite_network_for_config(network, config)
+    typed_network = lower_rewritten_network(rewritten_network, config, ranges, with_casts=False)
+    network = rewritten_network.network
+    precisions: dict[str, Precision] = {}
+    output_types: dict[str, Precision] = {}
+    quantized = {
+        (site.layer, site.index)
+        for group in network.groups
+        if config.precision_of(group) is Precision.INT8
+        for site in group.activation_qdq_sites()
+    }
+    flags = set()
+    for group in network.groups:
+        precision = config.precision_of(group)
+        flags.add(precision)
+        if precision is Precision.INT8:
+            boundary_type = find_boundary_type(group, precision, config.other)
+            flags.add(boundary_type)
+            if _has_unfusable_residual_add(network, group, quantized):
+                precisions.update((name, boundary_type) for name in group.layers if name not in group.main_layers)
+                output_types.update((name, boundary_type) for name in group.layers)
+            continue
+        computing = [name for name in group.layers if network.get_layer(name).kind is LayerKind.COMPUTE]
+        precisions.update((name, precision) for name in computing)
+        output_types.update((name, precision) for name in computing)
+    flags -= {Precision.FP32, Precision.TF32}
+    if not flags:
+        precisions.clear()  # all layers are FP32 without constraints
+        output_types.clear()
+    typed_network = replace(typed_network, notes=(*typed_network.notes, *weak_typing_notes(network, flags)))
+    return typed_network, LayerConstraints(
+        precisions, output_types, {}, frozenset(flags), layer_names=tuple(layer.name for layer in network.layers)
+    )
+
+
+def _has_unfusable_residual_add(network: Network, group: FusionGroup, quantized_inputs: Set[tuple[str, int]]) -> bool:
+    """Returns True if a fusion group has a residual Add that TensorRT 8.6 fails to fuse into the Conv before it."""
+    if not any(site.role == "skip" for site in group.sites):
+        return False
+    tail = group.final_tensor
+    shape = network.shape(tail)
+    if shape is None or len(shape) < 2 or not isinstance(shape[1], int) or shape[1] % 32:
+        return True
+    return tail in {info.name for info in network.outputs} or any(
+        (layer.name, index) not in quantized_inputs
+        for layer in network.layers
+        for index, tensor in enumerate(layer.inputs)
+        if tensor == tail
+    )
 
 
 # -- application -------------------------------------------------------------------------------------------------------
