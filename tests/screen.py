@@ -15,7 +15,9 @@ from textual.pilot import Pilot
 from tests import local
 from tests.driven import LIMIT_S
 from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui.keys import shown_key
 from trt_tui.tui.main_screen import MainScreen
+from trt_tui.tui.state.status import Hint, next_step_hint
 from trt_tui.tui.widgets.lines import Lines, TitleRule
 
 SMALL, LARGE = (80, 24), (120, 40)
@@ -120,6 +122,25 @@ def current(main: MainScreen) -> str:
 
 def status(main: MainScreen) -> str:
     return main.query_one("#status", Lines).text
+
+
+def refusal(main: MainScreen, action: str) -> str:
+    """Why an action is not possible now, which the status line says; "" if it is possible."""
+    reason = main.disabled_reason(action)
+    assert reason in status(main)
+    return reason
+
+
+def hint_of(main: MainScreen) -> Hint:
+    """The hint of the main screen, which stands on it."""
+    main.draw_status_lines()
+    group, desk = main.current_group, main
+    here = group.name if group is not None and desk.shown_row_pane.has_focus else ""
+    hint = next_step_hint(main.session, desk.layer_list.row_values, here, desk.filter_input.has_focus)
+    assert any(form in status(main) for form in hint.forms), (hint, status(main))
+    for action in hint.actions:
+        assert shown_key(action) in hint.text
+    return hint
 
 
 def verdict(main: MainScreen) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.schemas import mismatches
+from tests.texts import lacking
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.measure.error_metrics import ConfidenceInterval
 from trt_tui.core.measure.results import Caveat, EngineResult, RunKind
@@ -84,7 +85,7 @@ def test_every_report_and_exit_code_agrees(run, mlp, tmp_path, sqnr, outcome, ow
     )
     assert got == code, err
     assert outcomes(out, "INT8") == [outcome] and (f"INT8: {outcome}: " in out) is outcome.endswith("?")
-    assert ("Target not met by config: " in err) is (code == 1)
+    assert ("Target not met" in err) is (code == 1)
     record = json.loads((tmp_path / "o.json").read_text())
     assert mismatches(record, "comparison-v1") == [] and record["target"] == text
     assert record["runs"]["config"]["result"]["outcome"] == outcome == record["runs"]["int8"]["result"]["outcome"]
@@ -127,8 +128,8 @@ def test_the_default_target_is_stated_by_nobody_and_sets_no_exit_code(run, mlp, 
 def test_all_tolerances_of_a_config_are_judged(run, mlp, tmp_path):
     config = save_config(tmp_path / "p.json", mlp.model, "sqnr>=1; cosine>=0.999")
     code, out, err = run("compare", mlp.model, "--data", mlp.data, "--batch", 4, "--config", config, "--layers", "none")
-    assert code == 1 and "target: SQNR ≥ 1 dB and cosine ≥ 0.999" in out, err
-    assert "Target not met by config: SQNR ≥ 1 dB and cosine" in err
+    assert code == 1 and not lacking(out, "≥ 1 dB", "cosine ≥ 0.999"), err
+    assert not lacking(err, "Target not met", "by config: ", "≥ 1 dB", "cosine")
 
 
 def test_nothing_lowered_is_no_result_in_either_form(run, mlp, tmp_path):
@@ -142,7 +143,7 @@ def test_nothing_lowered_is_no_result_in_either_form(run, mlp, tmp_path):
     assert code == 0 and outcomes(out, "plain.json")[0] == "FP32" and outcomes(out, "p.json")[0].startswith("PASS")
     for configs in ([plain], [plain, plain]):
         code, _, err = run(*command, *(one for path in configs for one in ("--config", path)), "--target", "sqnr>=1")
-        assert code == 2 and "only because all layers are in FP32" in err
+        assert code == 2 and not lacking(err, "only because", "FP32")
 
 
 def test_a_stage_from_a_file_that_misses_the_target_is_exit_code_1(run, mlp, tmp_path):
@@ -179,7 +180,7 @@ def test_a_stage_from_a_file_that_misses_the_target_is_exit_code_1(run, mlp, tmp
         f"given={outputs}",
     )
     code, out, err = run(*command, "--target", "sqnr>=1")
-    assert code == 1 and "Target not met by stage given: " in err and outcomes(out, "given") == ["FAIL"]
+    assert code == 1 and "stage given: " in err and outcomes(out, "given") == ["FAIL"]
     assert run(*command)[0] == 0, "nobody has stated the default target"
 
 

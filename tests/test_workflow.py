@@ -20,6 +20,7 @@ import pytest
 
 from tests import networks
 from tests.core.data.test_references import QUICK, results, trtexec_outputs
+from tests.texts import first_over
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.network import open_network
 
@@ -159,7 +160,7 @@ def test_two_dumps_become_a_verified_bundle(run, name):
     )
     record = json.loads(Path("all.json").read_text())
     assert code == 1 and record["tensors"][output]["sqnr_db"] == pytest.approx(lost_db, abs=0.01), err
-    assert record["first_over"] in own and f"First over the threshold: {record['first_over']}" in text
+    assert record["first_over"] in own and first_over(text) == [record["first_over"]]
     code, text, err = run(
         "compare",
         "framework.json",
@@ -174,8 +175,8 @@ def test_two_dumps_become_a_verified_bundle(run, name):
     )
     record = json.loads(Path("outputs.json").read_text())
     assert code == 1 and record["tensors"][output]["sqnr_db"] == pytest.approx(lost_db, abs=0.01), err
-    assert "the error may begin in any of them" in text and "Try FP32" not in text
-    assert "no fix was written" in err and not Path("fix.json").exists()
+    assert "in any of them" in text and "Try FP32" not in text
+    assert "no fix" in err and not Path("fix.json").exists()
 
     # 3. which layers lose
     target_db = np.floor(lost_db) + 3
@@ -238,9 +239,9 @@ def test_two_dumps_become_a_verified_bundle(run, name):
             trtexec_outputs(folder / f"{number}.json", **tensors)
     judging = ("compare", "model.onnx", "--config", "precision.json", *data, *QUICK, "--outputs")
     code, text, err = run(*judging, production)
-    assert code == 0 and "production agrees with the tested config" in text, text + err
+    assert code == 0 and "production agrees" in text, text + err
     code, text, err = run(*judging, other)
-    assert case.precision == "fp16" or code == 1 and "production differs from the tested config" in text, text + err
+    assert case.precision == "fp16" or code == 1 and "production differs" in text, text + err
 
     # 7. a changed file is found, and a changed network even without the checksums
     changed = onnx.load("bundle/network.onnx")
@@ -304,8 +305,8 @@ def test_a_fix_has_the_layers_between_the_compared_tensors_too(run):
     results("first.json", run=[kept])
     results("second.json", run=[wrong])
     code, text, err = run("compare", "first.json", "second.json", "--model", "model.onnx", "-o", "fix.json")
-    assert code == 1 and "have no tensor in both dumps" in text, err
+    assert code == 1 and "no tensor in both" in text, err
     network = open_network("model.onnx")
     raised = set(read_config(Path("fix.json"), network).config.find_raised_groups(network))
     assert raised == {network.find_group(products[number].name).name for number in (1, 2, 3)}
-    assert "All other layers are in FP16" in err
+    assert "other layers are in FP16" in err

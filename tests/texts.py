@@ -11,3 +11,8 @@ def numbers(text: str) -> list[float]:
 def lacking(text: str, *values: object) -> list[str]:
     """Those of some values that a text does not contain."""
     return [str(value) for value in values if str(value) not in text]
+
+
+def first_over(text: str) -> list[str]:
+    """The tensors that a comparison of two dumps names as the first over the threshold."""
+    return re.findall(r"^First over the threshold: (.+?)[,.] ?", text, re.M)

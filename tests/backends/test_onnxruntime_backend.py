@@ -13,6 +13,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 
 from tests import networks
 from tests.networks import Builder, floats
+from tests.texts import lacking
 from trt_tui.backends import onnxruntime as module
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.network.network import open_network
@@ -98,7 +99,7 @@ def test_what_draws_anew_in_each_run_is_said(opened):
     notes = opened(
         b.model([floats("x", "n", 4)], [helper.make_tensor_value_info("y", onnx.TensorProto.INT32, ["n", 1])])
     ).notes
-    assert any("differ from run to run" in note for note in notes) and not any("the same" in note for note in notes)
+    assert any("from run to" in note for note in notes) and not any("the same" in note for note in notes)
 
 
 @pytest.mark.parametrize(("seeds", "said"), [((1.0, 2.0), False), ((1.0, 1.0), True)])
@@ -281,7 +282,7 @@ def test_a_provider_that_cannot_start_is_not_taken(monkeypatch, asked_anew, gpu)
     assert chosen.provider == "cpu" and not chosen.capabilities.computes_in_fp16
     with pytest.raises(BackendUnavailableError) as caught:
         OnnxRuntimeBackend("cuda")
-    assert (".so" if gpu else "no GPU is visible") in caught.value.cause
+    assert (".so" if gpu else "no GPU") in caught.value.cause
 
 
 @pytest.fixture
@@ -390,7 +391,8 @@ def test_where_no_graph_is_captured_runs_stay_bound_and_it_is_said_why(bound):
     for seed in range(4):
         right(runs, fed(seed=seed))
     assert len(tried) == 1
-    assert told == [ExecutionMode("bound inputs and outputs", "no CUDA graph: nodes on the CPU")]
+    (mode,) = told
+    assert mode.name.startswith("bound") and not lacking(mode.reason, "no CUDA graph", "nodes on the CPU")
 
 
 @pytest.mark.parametrize("failures", [1, 2])
@@ -414,12 +416,9 @@ def test_where_a_device_has_no_memory_left_what_it_holds_is_freed_and_the_run_ma
         with pytest.raises(RuntimeError, match="smaller") if failures == 2 and seed == 1 else contextlib.nullcontext():
             right(runs, fed(seed=seed))
     assert held[0][0] and held[0][1] is not None and held[1] == (0, None)
-    assert (
-        told
-        == [ExecutionMode("CUDA graph"), ExecutionMode("bound inputs and outputs", "the GPU memory is too small")][
-            : 3 - failures
-        ]
-    )
+    graph, *bound_modes = told
+    assert graph == ExecutionMode("CUDA graph") and len(bound_modes) == 2 - failures
+    assert all(mode.name.startswith("bound") and "GPU memory" in mode.reason for mode in bound_modes)
 
 
 def test_copies_of_what_no_run_needs_are_kept_up_to_a_limit(bound, monkeypatch):

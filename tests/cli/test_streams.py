@@ -49,18 +49,18 @@ def shell(tmp_path):
 @pytest.mark.parametrize("command", ["--help", "compare"])
 def test_a_full_stdout_is_said(shell, command):
     code, _, told = shell(command, ">/dev/full")
-    assert code == 2 and told.count("stdout cannot be written") == 1 and "No space left on device" in told
+    assert code == 2 and told.count("stdout cannot be") == 1 and "No space left" in told
 
 
 def test_a_closed_stdout_is_said_and_nothing_gets_its_number(shell, tmp_path):
     code, _, told = shell("compare", f"--json {tmp_path}/out.json >&-")
-    assert code == 2 and "stdout cannot be written" in told
+    assert code == 2 and "stdout cannot be" in told
     assert (tmp_path / "out.json").read_text().startswith("{") and (tmp_path / "out.json").read_text().endswith("}\n")
 
 
 def test_files_are_written_before_a_stdout_that_is_full(shell, tmp_path):
     code, _, told = shell("search", f"-o - --markdown {tmp_path}/report.md >/dev/full")
-    assert code == 2 and "stdout cannot be written" in told
+    assert code == 2 and "stdout cannot be" in told
     assert (tmp_path / "report.md").read_text()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT, standins
+from tests.texts import lacking, numbers
 from trt_tui.cli.main import main
 from trt_tui.core.engines.fallback_ladder import MAX_LISTED_WARNINGS, short_message_lines
 from trt_tui.core.moves.config import PrecisionConfig
@@ -103,19 +104,19 @@ def test_the_lines_of_a_build(command, mlp, release):
         line.startswith(("info: ", "warning: ", "error: ")) for line in quiet.stderr.splitlines()
     ), quiet.stderr
     assert REFUSED_CACHE not in quiet.stderr
-    assert "TensorRT printed 2 warnings during the build; --verbose shows them." in quiet.stderr
+    assert not lacking(quiet.stderr, "printed 2 warnings", "--verbose")
     Path("bad.cache").write_bytes(b"not a timing cache")
     verbose = command(release, *build, "--verbose")
     assert verbose.returncode == 0 and f"warning: {REFUSED_CACHE}" in verbose.stderr, verbose.stderr
-    assert "info: Engine generation completed" in verbose.stderr and "TensorRT printed" not in verbose.stderr
+    assert "info: Engine generation" in verbose.stderr and "TensorRT printed" not in verbose.stderr
     assert verbose.stdout == quiet.stdout == "model.engine\n"
 
 
 @pytest.mark.parametrize("more", [(), ("--verbose",)])
 def test_a_comparison_with_engines(command, mlp, more):
     done = command("10.16.1", "compare", mlp.model, "--data", mlp.data, "--layers", "none", "--engines", *more)
-    assert done.returncode == 0 and ("info: Engine generation completed" in done.stderr) == bool(more), done.stderr
-    assert "Engine generation" not in done.stdout and "INT8 engine (TensorRT 10.16.1" in done.stdout
+    assert done.returncode == 0 and ("info: Engine generation" in done.stderr) == bool(more), done.stderr
+    assert "Engine generation" not in done.stdout and "(TensorRT 10.16.1" in done.stdout
 
 
 @pytest.mark.parametrize("verbose", [False, True])
@@ -173,4 +174,4 @@ def test_the_short_form_is_short():
         ("warning", f"No implementation of layer /fc{number} obeys the requested constraints") for number in range(20)
     ]
     lines = short_message_lines(messages)
-    assert len(lines) == MAX_LISTED_WARNINGS + 3 and "and 15 more warnings" in lines[-2]
+    assert len(lines) == MAX_LISTED_WARNINGS + 3 and numbers(lines[-2]) == [20 - MAX_LISTED_WARNINGS]

@@ -257,6 +257,5 @@ async def test_a_filter_that_takes_too_long_is_told(tmp_path, quick, monkeypatch
         await press(pilot, "slash")
         main.filter_input.value = "/(a+)+$/"
         await settle(pilot)
-        assert "the filter takes too much time" in status(main)
-        assert "Type a simpler pattern" in main.status.message[0]
+        assert "too much time" in status(main) and "simpler pattern" in main.status.message[0]
         assert main.layer_list.matches is None

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.driven import DrivenWorker, save_mlp
+from tests.texts import lacking
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -90,7 +91,7 @@ def test_a_full_disk_loses_nothing_that_was_there(run, mlp, tmp_path, words):
     with small_disk(tmp_path / "out", "4096") as disk:
         (disk / "out.onnx").write_text("what was there")
         code, _, told = run(command, mlp.model, *data, *rest, disk / "out.onnx")
-        assert code == 2 and "cannot be written" in told and "No space left on device" in told, told
+        assert code == 2 and not lacking(told, disk / "out.onnx", "No space left"), told
         assert "Traceback" not in told
         assert {path.name: path.read_text() for path in disk.iterdir()} == {"out.onnx": "what was there"}
 
@@ -120,7 +121,7 @@ def test_a_full_disk_for_temporary_files_fails_the_check_of_a_search_plainly(tmp
 
     monkeypatch.setattr(np.lib.format, "write_array", full)
     failed = worker.answer(rq.FindMixedPrecisionConfig(INT8, check_command="true"))[-1]
-    assert isinstance(failed, ev.JobFailed) and "No space left on device" in failed.title
+    assert isinstance(failed, ev.JobFailed) and "No space left" in failed.title
     assert "TMPDIR" in failed.next_step and not failed.detail
 
 
@@ -132,7 +133,7 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path, command):
     words = command.split()
     line = " ".join([sys.executable, "-m", "trt_tui", *words[:1], options.model, *words[1:]])
     ran = subprocess.run(["bash", "-c", f"cd {gone} && rmdir {gone} && {line}"], capture_output=True, text=True)
-    assert ran.returncode == 2 and "the current folder no longer exists" in ran.stderr and "Traceback" not in ran.stderr
+    assert ran.returncode == 2 and "no longer exists" in ran.stderr and "Traceback" not in ran.stderr
 
 
 @pytest.mark.parametrize("option", ["--json", "--data", "--config", "--calib-cache", "--metric", "--trtexec"])

@@ -10,6 +10,7 @@ import pytest
 
 from tests import standins
 from tests.driven import DrivenSession, DrivenWorker, of, save_mlp, values
+from tests.texts import lacking
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.measure.engine_agreement import engine_variation_notes, fp32_engine_fault_text
 from trt_tui.core.measure.results import FP32_ENGINE
@@ -162,7 +163,7 @@ def test_several_builds_measure_tactics_anew_and_all_are_judged(standin, session
     )
     assert result.latency_ms[0] == max(one.latency_ms[0] for one in result.repeated_builds), "the slowest of equal ones"
     assert "built 3 times" in engine_variation_notes(result)[0] and not result.unequal_outputs
-    assert any("build 3 of 3: building" in phase for phase in phases(driven.seen))
+    assert any("build 3 of 3" in phase for phase in phases(driven.seen))
     assert not driven.results.fp32_engine.repeated_builds
     (int8,) = [one for one in headers(tmp_path) if "Int8" in str(one["layers"])]
     assert int8["config"]["timing_cache"]["found"] == 0
@@ -301,7 +302,7 @@ def test_a_failed_build_says_what_and_where(standin, session, release, fault, ti
 def test_what_a_release_cannot_honour_is_said_before_a_build(standin, session) -> None:
     standin("11.4.0")
     failed = failure(session(weak=True), FP16)
-    assert "--weak is not possible" in failed.title and "11.4.0" in failed.cause and failed.exit_code == 2
+    assert failed.title.startswith("--weak ") and "11.4.0" in failed.cause and failed.exit_code == 2
 
 
 @pytest.mark.parametrize(("release", "fault"), [("8.6.1", "tensorrt 8.6.1 has no STRIP_PLAN"), ("10.16.1", "")])
@@ -322,9 +323,7 @@ def test_without_a_gpu_rtx_builds_and_nothing_is_judged(standin, session, tmp_pa
     assert driven.builder.can_run is False and driven.builder.device == ""
     result = built(driven, INT8).result
     assert result.accuracy is result.latency_ms is result.engine_report is None and result.engine_bytes > 1000
-    assert (
-        "compute capability 8.9" in result.measurement_note and "cannot run on this machine" in result.measurement_note
-    )
+    assert not lacking(result.measurement_note, "compute capability 8.9", "cannot run")
     assert not values(driven.seen, FP32_ENGINE)
     assert [header["config"]["compute_capabilities"] for header in headers(tmp_path)] == [["SM89"]]
     assert "int8-engine" in comparison_record(driven)["runs"]
@@ -354,7 +353,7 @@ def test_auto_falls_back_to_onnx_runtime_and_says_why(standin, session, release,
 def test_a_backend_that_was_named_and_does_not_work_is_an_error(standin, session) -> None:
     standin("10.16.1", STANDIN_FAULT="no gpu")
     driven = session(backend="tensorrt")
-    assert driven.error.exit_code == 3 and "no GPU is visible" in driven.error.title
+    assert driven.error.exit_code == 3 and "no GPU" in driven.error.title
 
 
 def test_the_profile_is_that_of_the_data_where_none_is_given(standin, session, tmp_path) -> None:
@@ -377,7 +376,7 @@ def test_engines_are_judged_at_other_shapes_on_request(standin, session, tmp_pat
 
 def test_other_shapes_need_a_profile(tmp_path) -> None:
     failed = DrivenWorker(tmp_path).answer(rq.OpenNetwork(replace(save_mlp(tmp_path), judge_at=("max",))))[-1]
-    assert "no max shape to judge at" in failed.title and "--shapes" in failed.next_step
+    assert "no max shape" in failed.title and "--shapes" in failed.next_step
 
 
 @pytest.mark.parametrize(
@@ -393,5 +392,8 @@ def test_other_shapes_need_a_profile(tmp_path) -> None:
 )
 def test_the_node_that_a_message_names(named_network, text, node) -> None:
     error = _add_node_to_error_title(TrtTuiError("it failed", text), named_network("small_resnet"))
-    assert error.title == (f"it failed: it failed at {node} ({node.rpartition('/')[2]})" if node else "it failed")
+    parts = [f" {node} ", f"({node.rpartition('/')[2]})"] if node else []
+    assert (
+        error.title.startswith("it failed") and not lacking(error.title, *parts) and ("(" in error.title) is bool(node)
+    )
     assert str(error).startswith(error.title) and error.args == (error.title,)

@@ -15,6 +15,7 @@ import pytest
 
 from tests import networks
 from tests.driven import LIMIT_S, DrivenWorker, of, save_mlp, save_resnet
+from tests.texts import lacking
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.fallback_ladder import BuildError
 from trt_tui.core.engines.group_implementations import GroupImplementation, Kernel, Preview
@@ -197,8 +198,8 @@ def test_rows_as_in_the_file_leave_it_for_what_is_free(options, tmp_path):
     start = PrecisionConfig.from_precision(Precision.FILE)
     ended = found(worker.answer(replace(GOAL, config=start, try_ranges=False)))
     tried = [one.zero_cost_sets for one in ended.evaluations]
-    assert tried[:3] == [(), (), ("recalibration, no longer in file precision",)]
-    assert all(sets[0] == "recalibration, no longer in file precision" for sets in tried[3:])
+    assert tried[:2] == [(), ()] and [sets.split(",")[0] for sets in tried[2]] == ["recalibration"]
+    assert all(sets[0] == tried[2][0] for sets in tried[3:])
     assert any(sets[-1] == "bias correction" for sets in tried[3:])
     best, config = ended.result.best_evaluation, ended.result.config
     assert (
@@ -516,7 +517,7 @@ def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, mo
     events = worker.answer(GOAL)
     ended = found(events)
     assert ended.result.is_met and ended.confirmed is None and not of(events, ev.JobFailed)
-    assert "could not be built" in ended.remarks[-1] and "no tactic for conv1" in ended.remarks[-1]
+    assert "no tactic for conv1" in ended.remarks[-1]
 
 
 def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, monkeypatch):
@@ -636,7 +637,7 @@ def test_a_config_without_unused_qdq_that_cannot_be_built_is_not_taken(with_buil
 
     monkeypatch.setattr(engine, "build_and_measure_worst_engine", failing)
     ended = found(worker.answer(replace(GOAL, use_preview=True, tolerances=("sqnr>=10",))))
-    assert ended.result.config == INT8 and "no engine can be built without them" in ended.qdq_removals[0].rejection
+    assert ended.result.config == INT8 and "no engine" in ended.qdq_removals[0].rejection
     assert ended.confirmed is True and worker.built == [INT8]
 
 
@@ -663,12 +664,10 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
     if idle_place is None:
         assert ended.result == plain.result and not ended.remarks and len(asked) == 1
         return
-    said = f"{idle[0]} in FP32: no effect on the engine (preview RTX 1.7, SM89): searched without"
-    if idle_place:
-        assert ended.result.config == plain.result.config
-        assert ended.remarks == (f"{said}; kept, because no other config meets the tolerance",)
-    else:
-        assert ended.remarks == (said,) and asked[-1] == ended.result.config != plain.result.config
+    (remark,) = ended.remarks
+    assert remark.startswith(f"{idle[0]} in FP32") and "(preview RTX 1.7, SM89)" in remark
+    assert (ended.result.config == plain.result.config) is ("; kept" in remark) is bool(idle_place)
+    assert idle_place or asked[-1] == ended.result.config
 
 
 def test_a_margin_out_of_reach_is_said(with_builder):
@@ -677,7 +676,7 @@ def test_a_margin_out_of_reach_is_said(with_builder):
     assert not ended.result.is_met and ended.confirmed is False and ended.result.outcome is SearchOutcome.UNREACHABLE
     assert "margin" in ended.result.summary
     assert ended.result.best_evaluation.passes and ended.target_outcome.outcome is Outcome.FAIL
-    assert "not met by its engine" in ended.target_outcome.text
+    assert "its engine" in ended.target_outcome.text
 
 
 @pytest.mark.parametrize("bad", [False, True])
@@ -685,7 +684,7 @@ def test_a_gap_that_rounding_does_not_explain_is_no_margin(with_builder, bad):
     worker = with_builder(20.05, bad=bad)
     ended = found(worker.answer(replace(GOAL, max_builds=3)))
     assert ended.confirmed is ended.result.is_met is False and len(worker.built) == 1
-    assert len(ended.remarks) == 1 and ("NaN" if bad else "rounding does not explain") in ended.remarks[0]
+    assert len(ended.remarks) == 1 and ("NaN" if bad else "rounding") in ended.remarks[0]
 
 
 def test_lowering_begins_with_what_takes_most_time_in_the_engine_of_all_raised(with_builder):
@@ -913,9 +912,9 @@ def test_what_was_chosen_is_tried_on_samples_held_out(run, tmp_path):
     files = (options.model, "--data", options.data, "--calib-data", given.calib_data, "--batch", 8)
     config, report = tmp_path / "p.json", tmp_path / "p.md"
     code, out, err = run("search", *files, "--tolerance", "sqnr>=25", "-o", config, "--markdown", report)
-    headline = "sqnr>=25: not met on 24 held-out samples"
-    assert code == 1 and out.startswith(headline) and "not met on 24 held-out samples" in err.splitlines()[-1]
-    assert "not met on 24 held-out samples" in report.read_text().splitlines()[2]
+    missed = "not met on 24 held-out samples"
+    assert code == 1 and out.startswith(f"sqnr>=25: {missed}")
+    assert all(missed in line for line in (err.splitlines()[-1], report.read_text().splitlines()[2]))
     assert run("compare", *files, "--config", config, "--layers", "none", "--no-preview")[0] == 1
 
 
@@ -953,9 +952,7 @@ def test_samples_that_calibrate_are_not_held_out_and_the_search_says_so(tmp_path
     worker, events = held_out_of(tmp_path, replace(options, calib_data=options.data))
     ended = found(events)
     assert ended.held_out is None and worker.workspace.held_out_feeds == []
-    assert "not checked on held-out samples: too few of the judged samples are not calibration samples" in " ".join(
-        ended.remarks
-    )
+    assert any(not lacking(remark, "held-out", "calibration") for remark in ended.remarks)
 
 
 def test_a_layer_that_overflows_is_raised_although_the_values_meet_the_tolerance(options, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from tests import local
 from tests.local import H200, NO_GPU, QKV
 from tests.schemas import mismatches
+from tests.texts import lacking
 from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db
 from trt_tui.core.measure.group_sweep import (
     GroupContributionEstimate,
@@ -58,6 +59,9 @@ def rows_of(table: str) -> dict[str, str]:
     return {line.split("  ")[0].removesuffix(BUILT_BY): " ".join(line.split()) for line in shown}
 
 
+NO_PRECISION_PROBLEM = "not a precision problem"
+
+
 def decibels(verdict) -> str:
     return f"{verdict.worst_output[1].errors.sqnr_db:.1f}"
 
@@ -77,7 +81,7 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     count, time = result.engine_report.precision_shares()["INT8"]
     shares = next(line for line in table.splitlines() if line.startswith(f"config engine{BUILT_BY}  ") and "%" in line)
     assert shares.split()[5:7] == [f"{count},", percent_text(time)]
-    assert session.list_engine_checks() == {} and "not a precision problem" not in table
+    assert session.list_engine_checks() == {} and NO_PRECISION_PROBLEM not in table
 
     report = comparison_markdown(session)
     verdict = report[report.index("## Accuracy") : report.index("## Judged outputs")]
@@ -89,10 +93,9 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     )
     section = report[report.index("## Builds") :]
     memory = megabytes_text(check.device_memory_bytes)
-    assert (
-        f"| FP32 engine{BUILT_BY} | TensorRT 11.4.0.21 | NVIDIA H200 | {duration_text(check.build_s)} | cold | "
-        f"{memory} MB |" in section
-    )
+    row = next(line for line in section.splitlines() if line.startswith(f"| FP32 engine{BUILT_BY} |"))
+    cells = ["TensorRT 11.4.0.21", "NVIDIA H200", duration_text(check.build_s), "cold", f"{memory} MB"]
+    assert row.strip("| ").split(" | ")[1:6] == cells
     titles = next(line for line in report.splitlines() if line.startswith("| engine layers") and "reformats" in line)
     assert {"INT8", "FP16", "FP32", "unknown", "unfused Q/DQ"} <= set(titles.strip("| ").split(" | "))
     assert "what to check" not in report
@@ -133,9 +136,9 @@ def test_without_engines_there_are_no_columns_for_them(tmp_path, measured_before
     table = comparison_text(session)
     assert list(rows_of(table)) == ["run", "FP16", "INT8"]
     assert " ms " not in table and "engine" not in table
-    assert ", calibrated on 32\n" in table, "of data that judge nothing"
+    assert "calibrated on 32\n" in table, "of data that judge nothing"
     session.options = replace(session.options, calib_cache="/folder/net.cache")
-    assert ", ranges of net.cache" in comparison_text(session) and "calibrated" not in comparison_text(session)
+    assert "ranges of net.cache" in comparison_text(session) and "calibrated" not in comparison_text(session)
     assert "anges of net.cache" in header_explanations(session)
 
 
@@ -152,7 +155,7 @@ def test_how_a_device_runs_the_simulation_is_said_with_its_reason(tmp_path, meas
     assert comparison_text(session).splitlines()[2] == bound.reason
     assert comparison_record(session)["simulation"] == {"level": bound.name, "reason": bound.reason}
     session.apply_event(ev.ExecutionModeChanged(3, ExecutionMode("on the CPU", "too large")))
-    assert session.warnings[-1] == "Simulated on the CPU: too large"
+    assert not lacking(session.warnings[-1], "on the CPU", "too large")
     assert [line for line in session.log if bound.reason in line] == [f"Simulated with {bound.name}: {bound.reason}"]
 
 
@@ -164,27 +167,27 @@ def test_what_to_check_is_listed_once(built):
         session.get_run_results("int8").accuracy, session.get_run_results("int8").engine_result.accuracy
     )
     assert set(session.list_engine_checks()) == {"int8", "config"}
-    assert f"INT8 engine: {gap:.1f} dB worse than simulated; what to check:" in table
-    assert f"  layers that run in another precision than requested: {QKV}" in table
-    assert f"  - layers that run in another precision than requested: {QKV}" in comparison_markdown(session).replace(
-        "\\", ""
-    )
-    assert "not a precision problem" not in table
+    lines = table.splitlines()
+    index = next(index for index, line in enumerate(lines) if line.startswith(f"INT8 engine: {gap:.1f} dB"))
+    (check,) = (line.strip() for line in lines[index + 1 :] if line.endswith(f": {QKV}"))
+    assert f"\n  - {check}" in comparison_markdown(session).replace("\\", "")
+    assert NO_PRECISION_PROBLEM not in table
     alone = built(noisy, mixed=False)  # the config is the INT8 run then, and stands in no row of its own
     assert set(alone.list_engine_checks()) == {"int8", "config"}
     table = comparison_text(alone)
     assert "config" not in rows_of(table) and table.count("what to check") == 1
     differing = built(replace(H200, check=0.3), mixed=False)
-    assert "not a precision problem: the FP32 engine differs" in comparison_text(differing)
+    assert NO_PRECISION_PROBLEM in comparison_text(differing)
 
 
 def test_engines_that_cannot_run_are_called_so(built):
     session = built(NO_GPU, mixed=False)
     size = megabytes_text(session.get_run_results("int8").engine_result.engine_bytes)
     title = "INT8 engine (TensorRT-RTX 1.7.1.35)"
-    assert rows_of(comparison_text(session))[title] == f"{title} built, cannot run here {size}"
+    row = rows_of(comparison_text(session))[title]
+    assert row.startswith(f"{title} built") and row.endswith(f" {size}") and "cannot run" in row
     report = comparison_markdown(session)
-    assert "it cannot run on this machine" in report and f"| {title} | built, cannot run here |" in report
+    assert f"| {row.removeprefix(f'{title} ').removesuffix(f' {size}')} |" in report
 
 
 def test_a_share_that_is_not_finite_is_said_in_words(built):
@@ -204,9 +207,8 @@ def test_a_share_whose_interval_is_wider_than_the_error_is_unknown(built):
         return SimpleNamespace(sample_count=64, judged_error=1.0, estimate_group_effect=lambda name: known)
 
     wide, near = error_share_from_sweep(swept(2137.23), QKV), error_share_from_sweep(swept(0.99), QKV)
-    assert (
-        math.isnan(wide.fraction) and wide.half_width is None and "8 samples is ±213,723 points" in wide.unknown_reason
-    )
+    assert math.isnan(wide.fraction) and wide.half_width is None
+    assert not lacking(wide.unknown_reason, "8 samples", "±213,723 points")
     assert near.fraction == -6319.74 and near.half_width == 0.99 and not near.unknown_reason
     assert sensitivity_from_sweep(swept(2137.23), QKV, wide).unknown_reason == wide.unknown_reason
     session = built(mixed=False)

@@ -92,7 +92,7 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     )
     report = comparison_markdown(driven)
     assert all(f"\n| {name} | logits | ~" in report for name in ("file precision", "as exported"))
-    assert "## Where the file loses" in report and "| config |" not in report
+    assert "\n## Where the" in report and "| config |" not in report
     table = [row.split("  ")[0] for row in comparison_text(driven).splitlines() if row.startswith(("as ", "file "))]
     assert table[:2] == ["file precision", "as exported"]
     group = next(
@@ -436,7 +436,7 @@ def test_exports_are_whole_and_say_where_they_are(session, tmp_path):
         driven.error = None
         driven.export_config("polygraphy", tmp_path / ("n" * length))
         driven.until_idle()
-        assert driven.error.cause == "File name too long" and "shorter name" in driven.error.next_step
+        assert "too long" in driven.error.cause and "shorter name" in driven.error.next_step
         assert sorted(tmp_path.iterdir()) == there
 
 

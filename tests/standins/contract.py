@@ -362,7 +362,7 @@ def test_a_builder_and_a_runtime_that_do_not_start_say_why(backend, lowered, fp3
     for start in starts:
         with pytest.raises(TrtTuiError, match="does not start") as raised:
             start()
-        assert raised.value.exit_code == 3 and "driver is too old" in raised.value.cause
+        assert raised.value.exit_code == 3 and "driver" in raised.value.cause
         assert "error: 35" in raised.value.raw_message and "driver" in raised.value.next_step
 
 

@@ -130,7 +130,7 @@ def test_an_engine_is_not_loaded_without_a_gpu(rtx, lowered) -> None:
     try:
         cuda.find_first_device()
     except BackendUnavailableError:
-        assert "no GPU is visible" in raised.value.cause
+        assert "no GPU" in raised.value.cause
 
 
 def test_what_it_refuses_is_named(rtx, lowered, tmp_path) -> None:

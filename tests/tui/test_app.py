@@ -15,7 +15,21 @@ from textual.widgets import Input
 from tests import local
 from tests.driven import LIMIT_S
 from tests.local import CORE, H200, QKV
-from tests.screen import answered, current, opened, press, screen_text, settle, status, taken_in, title, verdict
+from tests.screen import (
+    answered,
+    current,
+    hint_of,
+    opened,
+    press,
+    refusal,
+    screen_text,
+    settle,
+    status,
+    taken_in,
+    title,
+    verdict,
+)
+from tests.texts import lacking
 from trt_tui.cli.main import main
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.causes import GROUP_DETAILS
@@ -72,7 +86,7 @@ async def test_a_network_whose_opening_was_stopped_is_opened_again(tmp_path, end
         else:
             await answered(pilot, *(["x"] if ends_by == "x" else ["f9", "a", "escape"]))
         assert app.screen is main and "not opened" in text(main, "header")
-        assert "f5 opens it again" in screen_text(app) and "q quits" in screen_text(app)
+        assert not lacking(screen_text(app), "f5 opens", "q quits")
         await answered(pilot, "space")
         assert "not open yet" in status(main)
         await answered(pilot, "f5")
@@ -94,7 +108,7 @@ async def test_an_opening_that_is_stopped_near_its_end_is_repeated_with_its_conf
             app.session.child.work(1)
             await taken_in(pilot)
         await answered(pilot, "x")
-        assert "f5 opens it again" in status(main) and not app.session.config.precision_moves
+        assert "f5 opens" in status(main) and not app.session.config.precision_moves
         await answered(pilot, "f5")
         assert len(app.session.config.precision_moves) == 1 and "1 FP32" in verdict(main)[-1]
 
@@ -108,7 +122,7 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
         assert current(main) == max(measured.shares, key=lambda name: measured.shares[name].fraction) == QKV
         app.post_session_event(ev.ChildProcessDied(99, -9, "killed"))
         await settle(pilot)
-        assert app.screen is main and "The background process ended: o shows why" in status(main)
+        assert app.screen is main and not lacking(status(main), "background process", "o shows")
         await press(pilot, "o")
         assert isinstance(app.screen, ErrorDialog)
         await answered(pilot, "escape", "space")
@@ -189,7 +203,7 @@ async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_
         app.session.child.release()
         await settle(pilot)
         row = verdict(main)[-1]
-        assert "c1 · 1 FP32" in row and worst_db(app.session.get_run_results("config").accuracy) in row
+        assert not lacking(row, "c1 ·", "1 FP32", worst_db(app.session.get_run_results("config").accuracy))
         assert listing.row_values.group_values[group.name] == 0 and listing.row_values.stale_config is None
         assert tree.show_vertical_scrollbar and tree.row_width < tree.region.width
         drawn = [tree.line_text(index) for index in range(len(tree.rows))]
@@ -297,9 +311,9 @@ async def test_rows_are_sorted_after_a_change_and_after_the_last_value_and_the_c
         )
         main.sort_rows_by(LAYER_COLUMNS_BY_ID["operator"])
         await press(pilot, *["t"] * (2 if listing.view is LayerListView.TREE else 1))
-        assert title(main).startswith("1 Blocks in FP16 ─")
+        assert title(main).startswith("1 Blocks in FP16")
         await press(pilot, "s")
-        assert main.app.screen is main and "the blocks have a fixed order" in status(main)
+        assert main.app.screen is main and refusal(main, "sort")
 
 
 @pytest.mark.parametrize(
@@ -375,7 +389,7 @@ async def test_worst_first_agrees_with_the_shares_of_raised_rows(tmp_path):
         session.set_precision(groups[2:], Precision.FP32)
         await settle(pilot)
         await press(pilot, "t")
-        assert title(main).startswith("1 Worst first in c2")
+        assert title(main).startswith("1 Worst") and "in c2" in title(main)
         rows = [line for line in main.layer_tree.rows if isinstance(line.row, GroupRow)]
         cells = [build_row_cells(listing.row_values, line).cells["share"] for line in rows]
         assert rows[0].row.group == groups[2] and [cell.replacement for cell in cells] == ["raised"] + [""] * (
@@ -395,7 +409,7 @@ def model_rows(listing):
 async def test_views(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "t")
-        assert main.layer_list.view is LayerListView.WORST and title(main).startswith("1 Worst first in c0")
+        assert main.layer_list.view is LayerListView.WORST and title(main).startswith("1 Worst")
         shares = [
             main.layer_list.row_values.group_values[line.row.group.name]
             for line in main.layer_tree.rows
@@ -426,16 +440,16 @@ async def test_filters_live(tmp_path):
         await press(pilot, "slash", *"qkv")
         names = [line.row.group.name for line in main.layer_tree.rows if isinstance(line.row, GroupRow)]
         assert len(names) == 3 and all("qkv" in main.layer_list.tree_model.titles[name] for name in names)
-        assert "3 of 32 match" in title(main)
+        assert "3 of 32" in title(main)
         await press(pilot, "enter")
         assert main.layer_tree.has_focus and main.layer_list.matches is not None
         await press(pilot, "escape")
         assert main.layer_list.matches is None and main.query_one("#filter", Input).value == ""
         assert len(main.layer_tree.rows) > 6
         await press(pilot, "slash", *"share")
-        assert "share is compared as in share>1%" in status(main)
+        assert "share>1%" in status(main)
         await press(pilot, *">1%")
-        assert "share is compared" not in status(main), "that is typed now"
+        assert "share>1%" not in status(main), "that is typed now"
         await press(pilot, "enter")
         assert "share is compared" not in status(main) and main.layer_list.matches
         await press(pilot, "escape", "slash", *"prec:int")
@@ -516,20 +530,20 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
     monkeypatch.setattr(main_screen, "TICK_INTERVAL_S", 0.01)
     async with opened(tmp_path, builder=H200) as (app, main, pilot):
         await press(pilot, "i")
-        assert app.screen is main and "nothing was built yet" in status(main)
+        assert app.screen is main and refusal(main, "engine")
         await answered(pilot, "b")
         before = verdict(main)[-1]
         app.session.child.held.add(rq.BuildEngine)
         for key in ("b", "b"):
             await press(pilot, key)
-        assert "a build is going on: x stops it" in status(main) and asked(app, rq.BuildEngine) == 2
+        assert "x stops" in status(main) and asked(app, rq.BuildEngine) == 2
         job = max(app.session.pending_requests)
         app.post_session_event(ev.JobProgress(job, "building", 0, 0))
         await settle(pilot)
         await press(pilot, "escape", "escape")
         app.session.pending_requests.find_job(job).phase_start_time -= 34
         await pilot.pause(0.05)
-        assert re.search("build of c0, 3[4-9] s, x stops", status(main))
+        assert re.search("build of c0, 3[4-9] s", status(main))
         assert app.session.child.stops == 0 and app.session.is_building, "escape never stops a job"
         await press(pilot, "o")
         long = "verbose: " + "a tactic " * 30
@@ -538,7 +552,8 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
         assert long.strip() in " ".join(app.screen.text.split())  # the reason of the outcome follows
         assert max(len(line) for line in app.screen.text.splitlines()) <= 78
         await answered(pilot, "escape", "x")
-        assert app.session.child.stops == 1 and "stopped: build of c0" in status(main)
+        assert app.session.child.stops == 1 and "build of c0" in status(main)
+        assert app.session.pending_requests.jobs[-1].outcome == "stopped"
         assert verdict(main)[-1] == before and not app.session.is_building
 
 
@@ -568,19 +583,17 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
 
 async def test_the_hint_leads_a_newcomer_to_an_export_that_passes(tmp_path):
     async with opened(tmp_path, network="tiny_resnet", target="sqnr>=40") as (app, main, pilot):
-        assert "next: a finds a fix" in status(main)
-        await answered(pilot, "a", "enter", "down")
-        assert "next: a shows what the search found" in status(main)
-        await answered(pilot, "a", "enter", "down")
+        for _ in ("the search", "its result"):
+            assert hint_of(main).actions == ("find",)
+            await answered(pilot, "a", "enter", "down")
         assert config_status.current_config_meets_target(app.session)
         assert "next: e exports" in status(main), "the search has executed the export"
         del app.session.results[app.session.config].runs[RunKind.EXPORTED_FILE]
-        main.draw_status_lines()
-        assert "next: b executes the export" in status(main)
+        assert hint_of(main).actions == ("build",)
         await answered(pilot, "b")
         result = app.session.results[app.session.config].exported_run
         figure = f"{result.accuracy.worst_output[1].errors.sqnr_db:.1f}"
-        assert f"{figure} dB: exported network by ONNX Runtime" in status(main)
+        assert f"{figure} dB: " in status(main)
         assert figure in verdict(main)[-1].partition("│")[2] and "ms" not in verdict(main)[0]
         await press(pilot, "down")
         assert "next: e exports" in status(main)
@@ -595,7 +608,7 @@ async def test_the_hint_leads_a_newcomer_to_an_export_that_passes(tmp_path):
 async def test_stop_asks_only_for_old_jobs(tmp_path):
     async with opened(tmp_path, held=(rq.CompareRuns,)) as (app, main, pilot):
         await press(pilot, "x")
-        assert app.session.child.stops == 1 and "stopped: comparison; the last results stay" in status(main)
+        assert app.session.child.stops == 1 and "stopped: comparison" in status(main)
         await settle(pilot)
         assert [job.outcome for job in app.session.pending_requests.jobs if job.title == "comparison"] == ["stopped"]
         await press(pilot, "f5")
@@ -616,12 +629,12 @@ async def test_the_list_of_jobs_stops_the_one_under_the_cursor_or_all(tmp_path):
         jobs = app.screen.query_one(ValueList)
         assert [job.title for job in jobs.values[:2]] == ["build of c0", "calibration methods"]
         await answered(pilot, "down", "x")
-        assert "stopped: calibration methods; the last results stay; 1 job goes on" in status(main)
+        assert not lacking(status(main), "stopped: calibration methods", "1 job")
         assert app.session.is_building and jobs.selected_value.outcome == "stopped"
         await answered(pilot, "a")
         assert not app.session.pending_requests and "stopped" in app.screen.text.splitlines()[0]
         await answered(pilot, "a", "escape")
-        assert app.screen is main and "no job is running" in status(main)
+        assert app.screen is main and refusal(main, "stop")
 
 
 async def test_changes_the_target(tmp_path):
@@ -630,7 +643,8 @@ async def test_changes_the_target(tmp_path):
         for keys, kind in (("nonsense", Prompt), (("ctrl+u", *"sqnr>=8"), main_screen.MainScreen)):
             await press(pilot, *keys, "enter")
             assert isinstance(app.screen, kind)
-        assert app.session.target.value == 8 and "PASS" in verdict(main)[2] and "SQNR ≥ 8 dB" in text(main, "header")
+        assert app.session.target.value == 8 and "PASS" in verdict(main)[2]
+        assert "≥ 8 dB" in text(main, "header")
         await press(pilot, "g", "right", "5", "enter")
         assert app.session.target.value == 85, "the arrow keys keep the text"
         await press(pilot, "a", *"sqnr>=9")
@@ -675,9 +689,9 @@ async def test_log_help_theme_and_palette(tmp_path):
         words = " ".join(app.screen.text.split())
         assert all(action.help in words for action in ACTIONS)
         await press(pilot, "escape", "f2", *"undo the")
-        assert app.screen.text.splitlines()[0] == "Change" and "not now: nothing to undo" in app.screen.text
+        assert app.screen.text.splitlines()[0] == "Change" and main.disabled_reason("undo") in app.screen.text
         await press(pilot, "enter")
-        assert app.screen is main and "nothing to undo" in status(main)
+        assert app.screen is main and refusal(main, "undo")
         await press(pilot, "f2", *"fp32 for a layer", "enter")
         assert app.session.config.precision_moves
         await press(pilot, "f2", "down", "up", *"zzzzzz", "enter")
@@ -773,7 +787,7 @@ async def test_resizes_live(tmp_path):
             await pilot.resize_terminal(*size)
             await settle(pilot)
             assert [one.id for one in main.displayed_children] == ["small"]
-            assert f"needs 60×15, this is {size[0]}×{size[1]}" in text(main, "small")
+            assert not lacking(text(main, "small"), "60×15", f"{size[0]}×{size[1]}")
 
 
 async def test_a_network_without_blocks_has_none_and_a_filter_keeps_its_rows_until_new_shares_are_measured(tmp_path):

@@ -8,7 +8,9 @@ import pytest
 
 from tests import local
 from tests.local import CORE, H200, NO_GPU, QKV
+from tests.texts import lacking
 from trt_tui import formatting
+from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.group_implementations import (
     GroupImplementation,
     Kernel,
@@ -133,7 +135,8 @@ def test_a_large_gap_is_marked_and_leads_to_what_to_check(build):
     gap = engine_sqnr_gap_db(session.get_run_results("config").accuracy, result.accuracy)
     assert gap > UNEXPLAINED_GAP_DB
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[3]]
-    assert f"{gap:.1f} dB worse than simulated: i shows what to check" in next_step_hint(session, found(session)).text
+    hint = next_step_hint(session, found(session))
+    assert not lacking(hint.text, f"{gap:.1f} dB worse", "i shows")
     session.toggle_fp32(FIRST)
     assert "i shows" not in next_step_hint(session, found(session)).text
 
@@ -143,7 +146,7 @@ def test_an_engine_that_cannot_run_here_shows_its_size(build, metric):
     session, result = build(NO_GPU, metric=metric)
     assert result.accuracy is None and session.results.fp32_engine is None and found(session).implementations == {}
     for width in WIDTHS:
-        assert "built, cannot run here" in table(session, width)["c0 ="]
+        assert "cannot run here" in table(session, width)["c0 ="]
         assert table(session, width)["c0 ="].split()[-2] == megabytes_text(result.engine_bytes)
     assert f"{megabytes_text(result.engine_bytes)} MB" in text(config_table(session, 60)[1][0][1])
     session.results[session.config].store_accuracy(replace(session.get_run_results("config").accuracy, agreement=None))
@@ -171,15 +174,19 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
         row = table(session, width)["c0 ="].partition("│")[2]
         assert row.split()[0] == f"≠{decibels(result.accuracy)}" and "PASS" in row and "FAIL" not in row
     assert found(session).is_target_met and "≠" in text(config_table(session, 60)[1][0][1])
-    assert "not built as requested: i shows what was built" in next_step_hint(session, found(session)).text
+    assert not lacking(next_step_hint(session, found(session)).text, "not built as", "i shows")
     gap = engine_sqnr_gap_db(result.simulated_accuracy, result.accuracy)  # not that of what was asked
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[3]]
     lines = [" ".join(text(line).split()) for line in engine_texts.engine_page_lines(session, 200)]
-    assert f"· as requested: failed: {result.attempts[0].failure_reason}" in lines
-    assert f"· {QKV} raised to FP16: built" in lines
-    assert f"· built in another precision than requested: {QKV} in FP16" in lines
-    assert f"c0: {gap:.1f} dB worse than simulated; what to check:" in lines
-    assert any(line.startswith(f"c0, simulated logits ~{decibels(result.simulated_accuracy)} ") for line in lines)
+    assert {f"· {line.strip()}" for line in attempt_lines(result.attempts, result.other_precisions)} <= set(lines)
+    for values in (
+        ("failed: ", result.attempts[0].failure_reason),
+        (f"{QKV} raised to FP16",),
+        (f"{QKV} in FP16",),
+        (f"c0: {gap:.1f} dB",),
+        ("c0, simulated", f" ~{decibels(result.simulated_accuracy)} "),
+    ):
+        assert sum(not lacking(line, *values) for line in lines) == 1, values
     assert "≠" in edited(session)
 
 
@@ -191,9 +198,7 @@ def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
     for width in WIDTHS:
         line = table(session, width, 24)["FP32"]
         assert "FP32 engine OK" not in line and line.count("not built") == 2
-        assert any(
-            "not built: no implementation" in text(line) for line in engine_texts.engine_page_lines(session, width)
-        )
+        assert any("no implementation" in text(line) for line in engine_texts.engine_page_lines(session, width))
 
 
 @pytest.mark.parametrize(
@@ -277,24 +282,22 @@ def test_the_detail_says_what_the_engine_made(build):
     around = next(name for name, made in result.implementations.items() if made.reformat_count)
     sizes = ((80, 3), (48, 20))
     for size in sizes:
-        assert f"FP16, requested INT8 · {number_text(result.implementations[QKV].latency_ms)} ms" in said(
-            QKV, *size
-        ) and "≠" in said(QKV, *size)
-        assert "1 reformat around it" in said(around, *size)
-        assert "inside a fused region: TensorRT reports no more" in said(CORE, *size)
-    assert "TensorRT 11.4: precision not reported" in said(CORE, *sizes[1])
+        assert not lacking(
+            said(QKV, *size), "≠", "FP16, requested INT8", f"{number_text(result.implementations[QKV].latency_ms)} ms"
+        )
+        assert "1 reformat around" in said(around, *size) and "fused region" in said(CORE, *size)
+    assert not lacking(said(CORE, *sizes[1]), "TensorRT 11.4", "not reported")
     scope = MODEL.ancestors[QKV][-1]
     line = text(detail.detail_lines(session, found(session), VisibleRow(scope.path, 0, scope), 80, 3)[1])
     assert "fused" in line and "1 ≠ requested" in line and " ms" in line
     session.toggle_fp32([VIT.group_by_name[QKV], *FIRST])
     for size in sizes:
-        assert "c0: FP16, INT8 was requested" in said(QKV, *size)
-        assert "c0: INT8, FP32 requested since" in said(FIRST[0].name, *size)
+        assert "c0: FP16, INT8" in said(QKV, *size) and "c0: INT8, FP32" in said(FIRST[0].name, *size)
     session.undo()
     session.results[session.config].runs[RunKind.BUILT_ENGINE] = replace(
         result, implementations={CORE: result.implementations[CORE]}
     )
-    assert "no engine layer is named after it" in said(QKV, 80, 3)
+    assert "no engine layer" in said(QKV, 80, 3)
 
 
 def test_the_result_says_as_much_as_fits(build):
@@ -330,16 +333,16 @@ def test_where_a_build_started_from_is_told(origin, seconds, shown):
 
 def test_the_page_tells_all(build):
     session, result = build(replace(OTHERWISE, worse=0.8))
-    gap = f"{engine_sqnr_gap_db(session.get_run_results('config').accuracy, result.accuracy):.1f} dB worse than "
+    gap = f"{engine_sqnr_gap_db(session.get_run_results('config').accuracy, result.accuracy):.1f} dB worse"
     for width in (60, 90):
         lines = engine_texts.engine_page_lines(session, width)
         assert all(spans.line_width(line) <= width for line in lines)
         assert gap in "\n".join(map(text, lines))
     session.toggle_fp32(FIRST)
-    assert engine_texts.engine_page_title(session) == "The engine of c0, 1 change before c1"
+    assert not lacking(engine_texts.engine_page_title(session), "engine of c0", "1 change before c1")
     assert gap in "\n".join(map(text, engine_texts.engine_page_lines(session, width)))
     page = "\n".join(map(text, engine_texts.engine_page_lines(build()[0], 80)))
-    assert "what to check" not in page and "run as requested" in page
+    assert "dB worse" not in page and "run as requested" in page
 
 
 def test_while_a_build_goes_on(start):
@@ -354,19 +357,16 @@ def test_while_a_build_goes_on(start):
         job.phase_start_time = time.monotonic() - seconds
         assert job_texts(session, job)[0] == shown
     session.apply_event(ev.JobProgress(number, "building: Timing tactics", 12, 98, 61.0))
-    assert job_texts(session, job, "x") == [
-        "build of c0: Timing tactics 12/98, 61 s left, x stops",
-        "build of c0: Timing tactics 12/98, 61 s left",
-        "build of c0 12/98, 61 s left",
-        "build of c0 12/98",
-        "build of c0",
-        "build",
-    ]
+    forms = job_texts(session, job, "x")
+    parts = ("x stops", "Timing tactics", "61 s left", "12/98", "build of c0", "build")
+    assert [[part in form for part in parts] for form in forms] == [
+        [index >= first for index in range(len(parts))] for first in range(len(parts))
+    ], "each form leaves out one part more"
     job.progress_time -= 62
-    assert job_texts(session, job)[0] == "build of c0: Timing tactics 12/98", "the estimate was wrong"
+    assert job_texts(session, job)[0] == forms[1].split(",")[0], "the estimate was wrong"
     session.apply_event(ev.JobProgress(number, "building: Timing tactics", 98, 98))
     job.phase_start_time -= 14
-    assert job_texts(session, job)[0] == "build of c0: Timing tactics, 14 s", "a phase that is over is not far, but old"
+    assert job_texts(session, job)[0].endswith("tactics, 14 s"), "a phase that is over is not far, but old"
 
 
 @pytest.mark.parametrize("said", [None, "Resumed: c3, 2 changes.", "r range: " + "its ranges are being measured; " * 4])
@@ -424,8 +424,8 @@ def test_rows_are_coloured_by_errors_inside_the_engine_and_the_first_that_parts_
     }
     lines = detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[SCORES]), 100, 30)
     said = " ".join("\n".join(map(text, lines)).split())
-    assert "⚡ kernel error, not rounding: 12.0 dB for ~40.0 dB simulated" in said
-    assert "engine accumulated 12.0 dB" in said
+    (error,) = re.findall("⚡[^⚡]*?: (12.0 dB for ~40.0 dB) ", said)
+    assert said.count(error) == 1 and "accumulated 12.0 dB" in said
 
 
 SCORES, WEIGHTS, PRODUCT = (group.name for group in VIT.groups if group.attention == CORE)
@@ -498,14 +498,13 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
             )
         )
 
-    assert "preview RTX 1.7, SM89: ≠ FP16, requested INT8 · 1 cast, 2 reformats around it" in " ".join(
-        lines(QKV, 30).split()
-    )
-    assert "one kernel in MHA with" in lines(SCORES, 30) and "splits MHA: without this choice" in lines(SCORES, 30)
+    said = " ".join(lines(QKV, 30).split())
+    assert not lacking(said, "RTX 1.7, SM89: ≠ FP16", "requested INT8", "1 cast, 2 reformats")
+    assert not lacking(lines(SCORES, 30), "in MHA", "splits MHA")
     assert lines(SCORES, 5).splitlines()[-1].startswith(" made  splits MHA")
     scope = MODEL.ancestors[QKV][-1]
     shown = "\n".join(map(text, detail.detail_lines(session, found(session), VisibleRow("x", 0, scope), 90, 30)))
-    assert "preview RTX 1.7, SM89" in shown and "2 ≠ requested" in shown
+    assert not lacking(shown, "RTX 1.7, SM89", "2 ≠ requested")
 
 
 def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) -> None:

@@ -7,7 +7,8 @@ from textual.widgets import Input
 
 from tests import local
 from tests.local import H200
-from tests.screen import answered, current, opened, press, settle, status
+from tests.screen import answered, current, hint_of, opened, press, settle, status
+from tests.texts import lacking
 from trt_tui.core.measure.results import ExportedRun, RunKind
 from trt_tui.core.network.layer_tree import GroupRow
 from trt_tui.core.precision import Precision
@@ -23,18 +24,6 @@ from trt_tui.tui.state.rows import ColourMeasure, LayerListView, TreeModel, buil
 from trt_tui.tui.state.status import Hint, find_first_group_to_raise, next_step_hint
 
 pytestmark = pytest.mark.usefixtures("quick")
-
-
-def hint_of(main) -> Hint:
-    """The hint of the main screen, which stands on it."""
-    main.draw_status_lines()
-    group, desk = main.current_group, main
-    here = group.name if group is not None and desk.shown_row_pane.has_focus else ""
-    hint = next_step_hint(main.session, desk.layer_list.row_values, here, desk.filter_input.has_focus)
-    assert any(form in status(main) for form in hint.forms), (hint, status(main))
-    for action in hint.actions:
-        assert shown_key(action) in hint.text
-    return hint
 
 
 async def add_config(main, pilot) -> None:
@@ -135,7 +124,7 @@ async def test_a_build_that_failed_is_not_offered_again(tmp_path):
     async with opened(tmp_path, target="sqnr>=1", builder=replace(H200, fails="no memory")) as (app, main, pilot):
         await follow(app, main, pilot)
         await answered(pilot, "o", "escape", "down")
-        assert hint_of(main).text == "o shows why c0 was not built"
+        assert hint_of(main).actions == ("log",) and "c0" in hint_of(main).text
 
 
 def test_an_engine_without_a_value_of_the_target_leads_to_the_export(tmp_path, measured_before):
@@ -277,9 +266,9 @@ async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(
         assert seen == order and len(order) > 2
         assert find_first_group_to_raise(session, row_values) == order[0]
         hint = next_step_hint(session, row_values, order[0])
-        assert hint.actions == ("find",) and "no single raise helps" in hint.text
+        assert hint.actions == ("find",) and "no single raise" in hint.text
         shares.pop(order[-1])  # without all shares, nothing is known about the other rows
-        assert "no single raise helps" not in next_step_hint(session, row_values, order[0]).text
+        assert "no single raise" not in next_step_hint(session, row_values, order[0]).text
 
 
 @pytest.mark.parametrize(("held", "is_named"), [((), True), ((rq.MeasureToggles, rq.MeasureRemedies), False)])
@@ -291,8 +280,8 @@ async def test_a_hint_names_no_row_while_toggles_can_change_the_worst_row(tmp_pa
         await answered(pilot, "4")  # from the configs, the hint has to name the row
         hint = hint_of(main)
         assert hint.actions == ("first_nan", "toggle")
-        assert ("raises the worst row so far" in hint.text) is not is_named
         name = main.layer_list.row_values.model.titles[hint.group]
+        assert ("worst row so far" in hint.text) is not is_named
         assert (f"raises {name}" in hint.text) is is_named
 
 
@@ -307,9 +296,9 @@ def test_a_hint_counts_no_rows_for_a_target_that_only_the_export_misses(tmp_path
     results.runs = {**results.runs, RunKind.EXPORTED_FILE: ExportedRun(low, "ONNX Runtime 1 CPU", "cpu")}
     monkeypatch.setattr("trt_tui.tui.state.status.count_rows_to_raise_for_target", lambda *_: 3)
     missed = next_step_hint(session, row_values)
-    assert missed.text.startswith("the exported network misses the target: ") and "rows to FP32" not in missed.text
+    assert missed.text.startswith("the exported network misses") and "rows to FP32" not in missed.text
     session.set_target("sqnr>=60")
-    assert "; 3 rows to FP32 meet the target" in next_step_hint(session.rest(), row_values).text
+    assert "3 rows to FP32" in next_step_hint(session.rest(), row_values).text
 
 
 def test_a_hint_advises_as_soon_as_the_shares_are_final(tmp_path, measured_before):
@@ -328,5 +317,4 @@ def test_a_config_all_in_fp32_leads_back_to_lower_precisions(tmp_path, measured_
     hint = next_step_hint(
         session.rest(), build_row_values(session, TreeModel(session.outline), ColourMeasure.SHARE, "config")
     )
-    assert hint.text == f"every row is in FP32: {shown_key('undo')} undoes, or {shown_key('toggle')} lowers a row"
-    assert hint.actions == ("toggle",)
+    assert hint.actions == ("toggle",) and not lacking(hint.text, "FP32", *map(shown_key, ("undo", "toggle")))

@@ -9,6 +9,7 @@ from rich.color import Color, ColorSystem
 
 from tests import local
 from tests.measuring import verdict
+from tests.texts import lacking, numbers
 from trt_tui.core.calibration.calibration import DominantChannels, TensorStats
 from trt_tui.core.measure import causes
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
@@ -266,7 +267,7 @@ def test_a_scope_counts_what_makes_the_error_larger(session):
     weights = MODEL.combine_by_scope(figures.worst_first_sort_values)
     assert weights[scope.path] == pytest.approx(sum(figures.worst_first_sort_values[name] for name in scope.groups))
     said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
-    assert any("added up, 1 below zero: raising it alone increases the error" in line for line in said)
+    assert any("1 below zero" in line for line in said)
 
 
 def test_shares_are_those_of_one_config(session):
@@ -409,7 +410,7 @@ def test_a_changed_range_is_marked_on_its_row_and_is_the_one_that_is_told_of(ses
         cell = build_row_cells(found(session), row).cells["precision"]
         assert (cell.text, cell.marks) == ("INT8", mark)
         said = " ".join(detail.loss_reason_texts(session, found(session), VIT.group_by_name[local.QKV]))
-        assert f"{'own' if method == 'user' else method} range 4.00 of amax 41.2" in said and "clipped" in said
+        assert not lacking(said, f"{'own' if method == 'user' else method} range 4.00 ", "amax 41.2", "clipped")
 
 
 def test_a_met_target_calms_all_rows(session):
@@ -434,7 +435,7 @@ def test_nan_is_red_and_first(tmp_path, measured_before):
         > figures.worst_first_sort_values["node_cat"]
     )
     said = detail.loss_reason_texts(session, figures, VIT.group_by_name[local.QKV])
-    assert "Inf at its output" in said[0] and "FP16's 65504" in said[1]
+    assert "Inf" in said[0] and "65504" in said[1]
 
 
 def test_simulated_figures_are_marked_and_built_ones_are_not(tmp_path, measured_before):
@@ -469,7 +470,7 @@ def test_bits_of_a_uniform_distribution_are_all_eight():
 def test_channels_that_set_the_range_are_named():
     facts = causes.CauseFacts(VIT.groups[0], Precision.INT8, Precision.FP16)
     stats = _stats(41.2, 0.47, top=DominantChannels(1, 384, (7, 8, 9)))
-    assert causes.describe_range_use(facts, stats).text.startswith("3 of 384 input channels set the range: amax 41.2")
+    assert numbers(causes.describe_range_use(facts, stats).text)[:3] == [3, 384, 41.2]
     few = _stats(41.2, 0.47, top=DominantChannels(1, 4, (0, 1, 2)))
     assert "channel" not in causes.describe_range_use(facts, few).text
 
@@ -488,21 +489,19 @@ def test_the_reason_names_no_change_that_is_impossible(session):
         assert ("SmoothQuant" in causes.describe_range_use(facts, stats).remedy) is facts.can_smooth
         known.add(facts.can_smooth)
     assert known == {False, True}
-    texts = {
-        None: "try SmoothQuant (if possible) or another range, or raise the layer to FP16 or FP32",
-        True: "try SmoothQuant or another range, or raise the layer to FP16 or FP32",
-        False: "try another range, or raise the layer to FP16 or FP32",
-    }
-    for can_smooth, text_of in texts.items():
-        assert causes.describe_range_use(replace(facts, can_smooth=can_smooth), stats).remedy == text_of
-    fixed = replace(facts, can_smooth=False, has_fixed_ranges=True)
-    assert causes.describe_range_use(fixed, stats).remedy == "raise the layer to FP16 or FP32"
-    in_file = replace(facts, can_smooth=False, is_in_file_precision=True)
-    assert causes.describe_range_use(in_file, stats).remedy == (
-        "quantize the file with another range, or raise the layer to FP16 or FP32"
-    )
-    without_fp16 = replace(facts, group=replace(facts.group, refusal_reasons={Precision.FP16: "no kernel"}))
-    assert causes.describe_range_use(without_fp16, stats).remedy.endswith(", or raise the layer to FP32")
+    raises = ("FP16", "FP32")
+    words = {"SmoothQuant", "if possible", "another range", "the file", *raises}
+    without_fp16 = replace(facts.group, refusal_reasons={Precision.FP16: "no kernel"})
+    for changes, expected in (
+        ({"can_smooth": None}, {"SmoothQuant", "if possible", "another range", *raises}),
+        ({"can_smooth": True}, {"SmoothQuant", "another range", *raises}),
+        ({"can_smooth": False}, {"another range", *raises}),
+        ({"can_smooth": False, "has_fixed_ranges": True}, {*raises}),
+        ({"can_smooth": False, "is_in_file_precision": True}, {"the file", "another range", *raises}),
+        ({"can_smooth": False, "group": without_fp16}, {"another range", "FP32"}),
+    ):
+        remedy = causes.describe_range_use(replace(facts, **changes), stats).remedy
+        assert {word for word in words if word in remedy} == expected, remedy
 
 
 def test_fp8_is_told_by_what_lies_outside_its_steps():
@@ -512,10 +511,10 @@ def test_fp8_is_told_by_what_lies_outside_its_steps():
         stats, 1.0
     )  # 1/448 is 2^-8.8: what lies below 2^-18.8 rounds to 0
     assert clipped == 0 and zeroed == pytest.approx(1.2 / 20, abs=0.005)
-    assert causes.fp8_loss_sentence(stats, 1.0) == "FP8 scale by amax 1.00: about 6% of values round to 0"
+    assert not lacking(causes.fp8_loss_sentence(stats, 1.0), "FP8", "amax 1.00", "6%", "to 0")
     assert "50% are clipped" in causes.fp8_loss_sentence(stats, 2.0**-10)
     narrow = _stats(1.0, 0.1, histogram=(0,) * 39 + (9,) + (0,) * 24)
-    assert "hardly any round to 0" in causes.fp8_loss_sentence(narrow, 1.0)
+    assert not lacking(causes.fp8_loss_sentence(narrow, 1.0), "hardly any", "to 0")
 
 
 def test_the_reason_fits_the_codes_of_the_row(session):
@@ -559,31 +558,32 @@ def test_the_detail_of_every_kind_of_row(session):
 
 def test_no_row_is_advised_if_fp32_itself_misses_the_target(session):
     session.set_target("sqnr>=19")
-    assert "space raises" in next_step_hint(session, found(session), found(session).group_names_worst_first[0]).text
+    assert next_step_hint(session, found(session), found(session).group_names_worst_first[0]).actions == ("toggle",)
     session._opened_network = replace(session.opened_network, reference=ReferenceInfo("other.onnx"))
     fp32 = session.results.get_or_create_results(PrecisionConfig.from_precision(Precision.FP32))
     fp32.store_accuracy(verdict(14.0))
     hint = next_step_hint(session, found(session))
-    assert hint.text.startswith("FP32 itself misses the target against other.onnx: 14.0 dB") and not hint.actions
+    assert not lacking(hint.text, "FP32 itself misses", "other.onnx", "14.0 dB") and not hint.actions
     assert session.shown_warnings[0][0] in hint.text
 
 
 def test_the_next_step_after_a_build(tmp_path, measured_before):
     session = local.measured(tmp_path, target="sqnr>=1", builder=local.H200)
-    assert "b builds c0 and confirms" in next_step_hint(session, found(session)).text
+    assert next_step_hint(session, found(session)).actions == ("build",)
     session.request_build()
     engine = session.rest().results[session.config].engine_result
     session.set_target(f"sqnr>={engine.accuracy.worst_output[1].errors.sqnr_db - 1}")
-    assert "e exports" in next_step_hint(session, found(session)).text
+    assert next_step_hint(session, found(session)).actions == ("export",)
     name, simulated = session.get_run_results("config").accuracy.worst_output
     lower = replace(simulated, errors=replace(simulated.errors, sqnr_db=simulated.errors.sqnr_db - 0.5))
     session.results[session.config].runs[RunKind.BUILT_ENGINE] = replace(
         engine, accuracy=replace(engine.accuracy, outputs={name: lower})
     )
     session.set_target(f"sqnr>={simulated.errors.sqnr_db - 0.2}")
-    assert "the build misses the target" in next_step_hint(session, found(session)).text
+    hint = next_step_hint(session, found(session))
+    assert "build misses" in hint.text and "export" not in hint.actions
     session.set_target(f"sqnr>={simulated.errors.sqnr_db - 1}")
-    assert "e exports" in next_step_hint(session, found(session)).text
+    assert next_step_hint(session, found(session)).actions == ("export",)
 
 
 def test_configs_newest_first(session):
@@ -711,7 +711,7 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
         equal, others = detail.split_off_best_remedies(session, remedies)
         assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
         lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
-        assert bool(re.fullmatch(r"the first 2 are equal within [\d.]+ dB", lines[-1])) is are_equal
+        assert ("equal within" in lines[-1] and numbers(lines[-1])[0] == 2) is are_equal
         assert [line.split()[1] for line in lines[:2]] == ["FP16", "FP32" if are_equal else "entropy"], "the best first"
         assert ["≈ now" in line for line in lines[:3]] == ["entropy" in line for line in lines[:3]], "no gain"
         shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
@@ -781,8 +781,9 @@ def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
     assert [one.label for one in equal] == ["Mul", "FP32", "mse", "entropy", "percentile"], "13.8 is marked everywhere"
     assert [one.label for one in others] == ["FP16"], "not all that is in a wide interval equals the best"
     lines = [text(line) for line in detail.remedy_lines(session, group, 40)]
-    assert lines[-1] == f"the first {len(equal)} are equal within 0.44 dB"
-    assert text(detail.remedy_lines(session, group, 20)[-1]) == "5 within 0.44 dB", "a text never loses its end"
+    assert numbers(lines[-1]) == [len(equal), 0.44] and lines[-1].endswith("within 0.44 dB")
+    end = text(detail.remedy_lines(session, group, 20)[-1])
+    assert end.endswith("within 0.44 dB") and end.startswith(f"{len(equal)} "), "a text never loses its end"
     first = [float(value[1]) for line in lines[: len(equal)] if (value := re.search(r" ([\d.]+) dB", line))]
     assert min(first) >= 14.2 - 0.44 and len(first) == len(equal)
 
@@ -834,7 +835,7 @@ def test_a_doubtful_share_says_so(session):
     }
     row_values = RowValues(MODEL, session.config, shares=shares)
     said = [detail.share_doubt_text(row_values, name) for name in names]
-    assert said == ["its order to 1 other row is not certain"] * 2 + ["raising it makes it worse"]
+    assert said[0] == said[1] and numbers(said[0]) == [1] and "order" in said[0] and "worse" in said[2]
     assert not ErrorShare(0.3, samples=8, half_width=0.01).overlaps(shares[names[1]])
     assert not ErrorShare(0.3).overlaps(ErrorShare(0.3))
 
@@ -932,9 +933,9 @@ def test_the_output_of_the_worst_value_is_named_beside_it(session):
     boxes, scores = OutputErrors(ErrorMetrics(32.1, 0.99)), OutputErrors(ErrorMetrics(5.8, 0.9))
     both = Accuracy({"boxes": boxes, "scores": scores}, samples=8, total=8)
     target = parse_target("sqnr>=20")
-    assert target.measured_value_text(both) == "5.8 dB at scores"
+    assert not lacking(target.measured_value_text(both), "5.8 dB", "scores")
     assert target.measured_value_text(replace(both, outputs={"boxes": boxes})) == "32.1 dB"
-    assert parse_target("boxes:sqnr>=20").measured_value_text(both) == "32.1 dB at boxes"
+    assert not lacking(parse_target("boxes:sqnr>=20").measured_value_text(both), "32.1 dB", "boxes")
     column = next(column for column in list_run_columns("configs") if column.title == "SQNR")
     assert column.text(RunRow(both, "~")) == "~5.8 scores"
     broken = replace(both, outputs={"boxes": OutputErrors(ErrorMetrics(nan=1)), "scores": scores})

@@ -11,6 +11,7 @@ import pytest
 
 from tests.driven import save_mlp
 from tests.networks import Builder, floats
+from tests.texts import lacking, numbers
 from trt_tui.core.calibration.cache import (
     read_calibration_cache,
     read_calibration_cache_header,
@@ -25,6 +26,7 @@ from trt_tui.core.precision import Precision
 pytestmark = pytest.mark.usefixtures("placed")
 
 INT8 = ("--precision", "int8")
+UNWRITTEN = "Warning: new.cache is not"
 COMMANDS = {
     "compare": ("--layers", "none"),
     "search": ("--tolerance", "sqnr>=-100", "-o", "found.json"),
@@ -56,7 +58,8 @@ def test_the_commands_that_calibrate_write_what_an_export_writes(run, mlp, comma
     )
     assert code == 0, said
     code, _, said = run(command, mlp.model, "--data", mlp.data, *COMMANDS[command], "--calib-cache", "new.cache")
-    assert code == 0 and said.count("Note: Wrote new.cache with the ranges of 3 tensors.") == 1, said
+    (note,) = (line for line in said.splitlines() if line.startswith("Note: Wrote new.cache"))
+    assert code == 0 and numbers(note) == [3], said
     assert Path("new.cache").read_bytes() == Path("exported.cache").read_bytes()
 
 
@@ -140,7 +143,7 @@ def test_a_cache_that_cannot_be_written_is_refused_before_anything_is_read(run, 
 def test_a_wrong_name_is_not_calibrated_on_random_inputs(run, mlp):
     for command, more in COMMANDS.items():
         code, _, said = run(command, mlp.model, *more, "--calib-cache", "typo.cache")
-        assert code == 2 and "typo.cache does not exist" in said and "Correct the name" in said, said
+        assert code == 2 and said.startswith("Error: typo.cache ") and "Correct the name" in said, said
     assert not Path("typo.cache").exists()
 
 
@@ -148,7 +151,7 @@ def test_two_outputs_are_not_one_file(run, mlp):
     for command in ("search", "build", "export"):
         *more, output = COMMANDS[command]
         code, _, said = run(command, mlp.model, "--data", mlp.data, *more, output, "--calib-cache", output)
-        assert code == 2 and "two outputs have the same file" in said and not Path(output).exists(), said
+        assert code == 2 and not lacking(said, "two outputs", output) and not Path(output).exists(), said
 
 
 def test_a_file_that_exists_is_read_and_never_written(run, mlp):
@@ -196,7 +199,7 @@ def test_a_file_that_appears_while_it_calibrates_is_kept(run, mlp, same):
         run("export", mlp.model, "--data", mlp.data, *INT8, "--format", "calibration-cache", "-o", "other.cache")
     code, out, said = run("compare", mlp.model, "--data", data, "--layers", "none", "--calib-cache", "new.cache")
     assert code == 0 and "calibrated on 4" in out and "Wrote new.cache" not in said, said
-    assert ("Warning: new.cache exists now and was not replaced" in said) is not same
+    assert ("Warning: new.cache exists" in said) is not same
     assert Path("new.cache").read_bytes() == Path("other.cache").read_bytes()
 
 
@@ -205,7 +208,7 @@ def test_a_folder_that_goes_away_is_an_error(run, mlp, command):
     os.mkdir("gone")
     data = save_script(mlp, "shutil.rmtree('gone', ignore_errors=True)")
     code, _, said = run(command, mlp.model, "--data", data, *COMMANDS[command], "--calib-cache", "gone/new.cache")
-    assert code == 2 and "gone/new.cache cannot be written" in said and "is not written" not in said, said
+    assert code == 2 and said.startswith("Error: gone/new.cache ") and "is not written" not in said, said
 
 
 @pytest.mark.parametrize("what", ["nothing in INT8", "no layer that can be"])
@@ -217,9 +220,9 @@ def test_where_nothing_is_quantized_no_cache_is_written_and_that_is_said(run, ml
         onnx.save(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), tmp_path / "plain.onnx")
         model, more = "plain.onnx", (*INT8, "-o", "t.onnx")
         code, _, said = run("compare", model, "--data", data, "--layers", "none", "--calib-cache", "new.cache")
-        assert code == 0 and "Warning: new.cache is not written, since no layer needs a range." in said, said
+        assert code == 0 and UNWRITTEN in said and not Path("new.cache").exists(), said
     code, _, said = run("build", model, "--data", data, *more, "--calib-cache", "new.cache")
-    assert code == 0 and "Warning: new.cache is not written, since no layer needs a range." in said, said
+    assert code == 0 and UNWRITTEN in said and not Path("new.cache").exists(), said
     assert not Path("new.cache").exists()
 
 

@@ -12,6 +12,7 @@ from textual.widgets import Input
 from tests import networks
 from tests.local import model_bytes
 from tests.screen import answered, opened, press
+from tests.texts import numbers
 from trt_tui.core.calibration.cache import read_calibration_cache
 from trt_tui.core.calibration.calibration import StatsReducer
 from trt_tui.core.calibration.user_ranges import (
@@ -115,7 +116,7 @@ def test_ranges_on_the_command_line_decide_the_exit_code(run, mlp, runs):
         "sqnr>=10",
     )
     config_row = next(line.split() for line in out.splitlines() if line.startswith("config"))
-    assert code == 1 and config_row[-1].startswith("FAIL") and "Target not met by config" in told, out + told
+    assert code == 1 and config_row[-1].startswith("FAIL") and "Target not met" in told, out + told
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +238,8 @@ def test_a_pattern_takes_a_method_for_each_of_its_tensors(run, mlp, tmp_path):
         "-o",
         out,
     )
-    assert code == 0 and "Note: * names 3 tensors with the range p90: x, " in told, told
+    (note,) = (line for line in told.splitlines() if line.startswith("Note: * "))
+    assert code == 0 and numbers(note) == [3] and "p90: x, " in note, told
     wildcard = read_config(out, network).config.range_moves
     assert {move.method for move in wildcard.values()} == {"p90"}
     assert len({move.amax for move in wildcard.values()}) == 3
@@ -281,7 +283,7 @@ def test_methods_beside_each_other(run, mlp, tmp_path):
     assert json.loads(out.read_text())["best"] == best and f"The best is {best}" in told
     assert all(row["method"] in shown for row in rows) and all(row["samples"] for row in rows)
     code, _, told = run("methods", mlp.model, "--data", mlp.data, "--calib-methods", "minmax,best")
-    assert code == 2 and "best is not a calibration method" in told
+    assert code == 2 and told.startswith("Error: best ")
 
 
 def test_methods_are_ranked_by_the_metric(run, mlp, tmp_path):
@@ -310,7 +312,7 @@ def test_methods_are_ranked_by_the_metric(run, mlp, tmp_path):
         assert record["best"] != max(rows, key=lambda row: row["sqnr_db"])["method"]
         assert all(row["result"]["outcome"] in shown for row in rows)
     code, _, told = run(*arguments, "--target", "metric>=base+50%")
-    assert code == 1 and "Target not met by any method" in told
+    assert code == 1 and "by any method" in told
 
 
 @pytest.mark.usefixtures("quick")
@@ -322,7 +324,7 @@ async def test_in_the_app(tmp_path):
         await press(pilot, "6")
         app.screen.query_one(Input).value = "-2"
         await press(pilot, "enter")
-        assert "a number from 0 to the largest FP32 value" in str(app.screen.query_one("#note").render())
+        assert "number from 0" in str(app.screen.query_one("#note").render())
         app.screen.query_one(Input).value = "2.5"
         await answered(pilot, "enter")
         assert main.session.config.range_moves[tensor].amax == 2.5

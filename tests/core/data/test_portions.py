@@ -135,7 +135,7 @@ def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same
     parts, level = figures(short, network, samples)
     alike(whole, parts)
     assert level == ExecutionMode(f"{most} sample{'s' * (most > 1)} at a time", level.reason)
-    assert "is too small for" in level.reason and set(short.runs) <= {0, 1, 2, 3}
+    assert "too small" in level.reason and set(short.runs) <= {0, 1, 2, 3}
     said = list(samples.memory_fallbacks.take_messages())
     assert {text.split(":")[0] for text in said} == {"Runs in FP32", "Errors at the fused layers"}
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_divided_goes_in_ways_that_take_less_of_a_device_and_at_l
     expected, _ = figures(Short(99), network, samples)
     found, level = figures(Short(most, device=True, spare=True), network, samples)
     alike(expected, found)
-    assert level.name == "on the CPU" and level.reason.startswith("the GPU memory is too small")
+    assert level.name == "on the CPU" and "GPU memory" in level.reason
     with pytest.raises(OutOfMemoryError) as caught:
         figures(Short(most, device=True), network, samples)
     assert "smaller than requested" in caught.value.cause

@@ -16,6 +16,7 @@ import pytest
 from tests import TESTS, networks, rtx
 from tests.networks import Builder, floats
 from tests.schemas import mismatches
+from tests.texts import lacking
 from trt_tui.backends.tensorrt import build_and_list_engine_layers, import_preview_builder
 from trt_tui.core.engines.group_implementations import (
     STANDALONE_QDQ,
@@ -351,13 +352,10 @@ def test_a_scheme_needs_no_builder(run, tmp_path) -> None:
     model = tmp_path / "model.onnx"
     onnx.save(networks.attention_block(), model)
     code, text, _ = run("scheme", model)
-    assert code == 0 and "100% of 0.5898 million MACs asked in INT8" in text
-    assert (
-        "not INT8: 1 fused layer (/Softmax): " in text
-        and "not INT8: 1 fused layer (/norm/LayerNormalization): " in text
-    )
+    assert code == 0 and not lacking(text, "100%", "0.5898 million")
+    assert re.findall(r"not INT8: 1 .*\((\S+)\): ", text) == ["/Softmax", "/norm/LayerNormalization"]
     code, _, said = run("scheme", model, "--compute-capability", "8.9")
-    assert code == 2 and "--compute-capability has no effect here" in said
+    assert code == 2 and said.startswith("Error: --compute-capability ")
 
 
 @pytest.mark.rtx("1.7")
@@ -375,7 +373,7 @@ def test_a_comparison_counts_what_would_not_run_as_asked(run, tmp_path, monkeypa
         "int8": others,
         "config": others,
     }
-    assert "2 of 7 fused layers would not run as requested: /up/ConvTranspose" in out.read_text("utf-8")
+    assert re.search("2 of 7 fused layers .*: /up/ConvTranspose", out.read_text("utf-8"))
 
 
 def test_the_scheme_of_a_partly_quantized_file_lists_the_rest_with_its_share(run, tmp_path):
@@ -392,9 +390,9 @@ def test_the_scheme_of_a_partly_quantized_file_lists_the_rest_with_its_share(run
     onnx.save(b.model([networks.floats("x", 4, 16)], [networks.floats("y", 4, 16)]), model)
     code, text, err = run("scheme", model)
     assert code == 0, err
-    assert "50% of 0.006144 million MACs in the file in INT8" in text, text
-    assert "not INT8: 1 fused layer (/second/MatMul), 50% of the MACs: FP32 in the file" in text
+    assert not lacking(text, "50% of 0.006144", skipped := "50% of the MACs: FP32 in the file"), text
+    assert re.search(r"not INT8: 1 .*\(/second/MatMul\)", text)
     code, _, _ = run("scheme", model, "--json", tmp_path / "s.json", "--markdown", tmp_path / "s.md")
     scheme = json.loads((tmp_path / "s.json").read_text())["scheme"]
     assert scheme["macs"] == {"all": 6144, "asked": 3072} and scheme["skipped"][0]["macs"] == 3072
-    assert "50% of the MACs: FP32 in the file" in (tmp_path / "s.md").read_text()
+    assert skipped in (tmp_path / "s.md").read_text()

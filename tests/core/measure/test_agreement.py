@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.texts import lacking, numbers
 from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, EngineLayer, EngineReport
 from trt_tui.core.measure.engine_agreement import (
@@ -92,10 +93,10 @@ def test_an_fp32_engine_that_agrees_has_no_fault() -> None:
 
 def test_an_fp32_engine_that_differs_is_said_by_how_much_and_where() -> None:
     fault = fp32_engine_fault_text(engine(verdict(y=90.0, z=MIN_FP32_SQNR_DB - 0.5)))
-    assert "59.5 dB at z" in fault and "ONNX Runtime" in fault
-    assert "7 NaN or Inf" in fp32_engine_fault_text(engine(verdict(y=ErrorMetrics(nan=3, inf=4))))
+    assert not lacking(fault, "59.5 dB", " z", "ONNX Runtime")
+    assert "7 NaN" in fp32_engine_fault_text(engine(verdict(y=ErrorMetrics(nan=3, inf=4))))
     assert fp32_engine_fault_text(engine(verdict(y=ErrorMetrics(mismatch=MAX_FP32_MISMATCH_SHARE)))) == ""
-    assert "12.5% of y differ" in fp32_engine_fault_text(engine(verdict(y=ErrorMetrics(mismatch=0.125))))
+    assert "12.5% of y" in fp32_engine_fault_text(engine(verdict(y=ErrorMetrics(mismatch=0.125))))
 
 
 def made(precision: Precision | None, **about: object) -> GroupImplementation:
@@ -171,7 +172,7 @@ def test_everything_that_may_be_the_reason_is_listed(unet) -> None:
 def test_a_faulty_fp32_engine_comes_first(unet) -> None:
     arguments = unet, PrecisionConfig(), verdict(scores=20.0), engine(verdict(scores=10.0))
     first = suggest_engine_checks(*arguments, engine(verdict(scores=12.0)))[0]
-    assert "differs from ONNX Runtime's FP32 by 12.0 dB" in first and "precision is not the cause" in first
+    assert not lacking(first, "ONNX Runtime's FP32", "12.0 dB", "not the cause")
     lines = suggest_engine_checks(*arguments, engine(verdict(scores=100.0)))
     assert len(lines) == 1 and "the ranges" in lines[0]
 
@@ -184,9 +185,7 @@ def test_an_engine_that_computes_something_else_is_called_that(unet) -> None:
         unet, fp16, verdict(scores=60.6, boxes=70.0), engine(wrong, implementations=made_of), sound
     )
     assert first == engine_fault_text(verdict(scores=60.6, boxes=70.0), wrong, sound)
-    assert "differs from the simulation: 1.7 dB at scores for ~60.6" in first
-    assert "the FP32 engine matches ONNX Runtime" in first
-    assert rest == ["7 fused layers in fused regions, which may round at other places than the simulation"]
+    assert not lacking(first, "1.7 dB at scores", "~60.6", "FP32 engine matches") and numbers(*rest) == [7]
     assert "matches ONNX Runtime" not in engine_fault_text(verdict(scores=60.6), wrong)
     assert engine_fault_text(verdict(scores=60.6), verdict(scores=60.6 - ENGINE_FAULT_DB + 1), sound) == ""
     assert engine_fault_text(verdict(scores=60.6), wrong, engine(verdict(scores=12.0))) == ""  # that is the fault
@@ -223,10 +222,7 @@ def test_exact_builds_and_broken_builds_are_not_counted_together(errors, text) -
 def test_an_output_that_builds_differ_at_is_named() -> None:
     builds = tuple(map(engine, (None, verdict(y=None, z=30.0, w=20.0), verdict(y=14.7, z=30.0, w=25.5))))
     notes = engine_variation_notes(engine(None, repeated_builds=builds))
-    assert notes[1:] == [
-        "y: a finite SQNR in 1 of 2 builds, the others are exact, NaN or Inf",
-        "w: spread 5.5 dB between builds",
-    ]
+    assert [(note[:2], numbers(note)) for note in notes[1:]] == [("y:", [1, 2]), ("w:", [5.5])]
 
 
 def test_a_group_that_is_exact_in_the_simulation_and_wrong_in_the_engine_comes_first(unet) -> None:
@@ -238,10 +234,10 @@ def test_a_group_that_is_exact_in_the_simulation_and_wrong_in_the_engine_comes_f
             unet, simulated, EngineErrors(UNFUSED, {first: ErrorMetrics(sqnr_db=db), second: ErrorMetrics(sqnr_db=3.0)})
         )
 
-    assert found(3.0).group_name == first and "3.0 dB for exact simulated" in found(3.0).divergence_description
+    assert found(3.0).group_name == first and "3.0 dB for exact" in found(3.0).divergence_description
     assert found(90.0).group_name == second, "two backends in FP32 agree to 90 dB"
 
 
 def test_an_output_without_signal_hides_no_faulty_output_of_the_fp32_engine() -> None:
     zero = ErrorMetrics(max_abs=1e-9, mean_abs=1e-9)
-    assert "3.0 dB at z" in fp32_engine_fault_text(engine(verdict(y=zero, z=3.0)))
+    assert not lacking(fp32_engine_fault_text(engine(verdict(y=zero, z=3.0))), "3.0 dB", " z")

@@ -13,6 +13,7 @@ from tests import networks
 from tests.lowered import fake_quantized
 from tests.measuring import errors_between, measure_shares
 from tests.networks import Builder, floats
+from tests.texts import lacking
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.data.samples import JudgedFeeds, load_samples
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
@@ -516,7 +517,7 @@ def test_fp16_overflow_is_counted_and_named(analysed):
     group = analysis.network.groups[0]
     found = last(measure_group_errors(analysis, {"fp16": FP16, "fp32": FP32}, {}))
     errors_ = found["fp16"][group.name]
-    assert "reaches 1.2e5, beyond FP16's 65504" in errors_.warning_text and "arise here" in errors_.warning_text
+    assert not lacking(errors_.warning_text, "reaches 1.2e5", "FP16's 65504", "arise here")
     assert errors_.accumulated.inf == 4 and errors_.accumulated.sqnr_db is None
     assert found["fp32"][group.name].warning_text == ""
     verdict = last(analysis.measure_accuracy(FP16, {}))
@@ -547,9 +548,7 @@ def test_infinities_of_a_mask_exceed_nothing(analysed, largest, over, said):
     assert found.warning_text.startswith(said) and bool(found.warning_text) is bool(said) and found.fp16_over == over
     assert found.fp16_state == ("overflows" if over else "overflows without effect")
     if not over:
-        assert found.fp16_finding == (
-            "its input x reaches 2e6, beyond FP16's 65504; no judged output changes on these samples"
-        )
+        assert not lacking(found.fp16_finding, "input x reaches 2e6", "65504; ", "no judged output changes")
 
 
 def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
@@ -569,7 +568,7 @@ def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
         found = last(
             measure_group_errors(analysed(single("Relu", scale), ones), {"fp16": FP16}, {}, with_isolated=False)
         )["fp16"]
-        assert found[group].warning_text == f"{said}; BF16 has the range of FP32"
+        assert found[group].warning_text.startswith(f"{said}; BF16")
         assert all(one.isolated is None and one.accumulated is not None for one in found.values())
 
 

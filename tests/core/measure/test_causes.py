@@ -15,6 +15,7 @@ from tests.networks import qdq
 from tests.networks.decoder import gelu
 from tests.networks.halves import divided_half, masked_half
 from tests.schemas import mismatches
+from tests.texts import lacking, numbers
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibration import TensorStats, collect_tensor_stats
 from trt_tui.core.data.samples import load_samples
@@ -497,7 +498,7 @@ def test_a_cause_is_named_where_it_is_and_not_on_a_close_network(facts_of, make,
     assert any(all(part in text for part in parts) for text in (found[group] if group else sum(found.values(), [])))
     if make is decomposed_normalisation:
         (name,) = found
-        assert find_causes(facts[name])[0].remedy.startswith("write it as LayerNormalization, whose mean and variance ")
+        assert "as LayerNormalization" in find_causes(facts[name])[0].remedy
 
 
 def set_constant(model: onnx.ModelProto, name: str, value: np.ndarray) -> None:
@@ -536,10 +537,8 @@ def test_values_that_vanish_inside_a_fused_layer(facts_of, factor):
         return
     ((name, causes),) = found.items()
     assert len(facts[name].group.layers) == 4, "one fused layer"
-    assert causes == [
-        "values vanish in FP16 at Mul /second/Mul: 100% of them are below FP16's smallest value 6e-8 and "
-        "become 0, the largest is 2.3e-9; FP16 leaves 0.0 dB"
-    ]
+    (cause,) = causes
+    assert not lacking(cause, "vanish in FP16", "Mul /second/Mul: 100%", "6e-8", "2.3e-9", "0.0 dB")
     assert facts[name].errors.fp16_largest < 1, "its largest value has ample headroom"
 
 
@@ -603,7 +602,7 @@ def test_nan_that_a_quantized_layer_makes_finite_is_explained(facts_of, factor):
     facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), data, INT8, with_shares=False)
     found = texts(facts).get("/first/MatMul", [])
     assert not facts["/first/MatMul"].has_nonfinite_outputs
-    assert any(text.startswith("values exceed FP16's range: Mul /large/Mul reaches ") for text in found) is (factor > 1)
+    assert any(text.startswith("values exceed") and "Mul /large/Mul" in text for text in found) is (factor > 1)
 
 
 def test_commands_print_the_causes_of_the_table(run, tmp_path):
@@ -618,7 +617,7 @@ def test_commands_print_the_causes_of_the_table(run, tmp_path):
     record = json.loads((tmp_path / "c.json").read_text())
     assert code == 0 and not mismatches(record, "comparison-v1")
     (cause,) = record["runs"]["int8"]["causes"]["/fc/MatMul"]
-    assert cause["kind"] == "range" and cause["cause"] == "1 of 64 input channels sets the range"
+    assert cause["kind"] == "range" and numbers(cause["cause"]) == [1, 64]
     assert f"fc: {cause['cause']}: {cause['evidence']}\n  next step: {cause['remedy']}\n" in out
     report = (tmp_path / "c.md").read_text()
     assert f"- fc: {cause['cause']}: {cause['evidence']}" in report and f"  - next step: {cause['remedy']}" in report
@@ -664,9 +663,9 @@ def test_the_detail_pane_says_why_a_layer_is_raised_and_which_overflow_does_no_h
         return detail.loss_reason_texts(session, RowValues(TreeModel(session.outline), session.config), group)
 
     raised = lowered.with_group_precision([group], Precision.FP32)
-    cause = "values exceed FP16's range: MatMul /fc reaches 1e5, beyond FP16's 65504; 8 Inf arise here"
-    assert any(line.startswith(cause) for line in lines(lowered, "overflows"))
-    assert f"raised because in FP16 {cause}" in lines(raised, "overflows")
+    (cause,) = (line for line in lines(lowered, "overflows") if line.startswith("values exceed"))
+    assert not lacking(cause, "MatMul /fc reaches 1e5", "65504", "8 Inf")
+    assert any(line.startswith("raised because") and line.endswith(cause) for line in lines(raised, "overflows"))
     assert errors.fp16_finding not in lines(lowered, "overflows"), "the cause has the same content"
     assert errors.fp16_finding in lines(lowered, "overflows without effect")
     assert not any("raised because" in line for line in lines(raised, "overflows without effect"))

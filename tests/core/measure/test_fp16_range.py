@@ -15,6 +15,7 @@ from onnx import helper
 from tests import lowered, networks, range_oracles
 from tests.driven import DrivenWorker
 from tests.networks import Builder, floats
+from tests.texts import lacking
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.fp16_range import Fp16RangeState, find_worst_overflows, list_fp16_overflows
@@ -221,7 +222,7 @@ def test_partial_sums_that_cancel_make_a_pass_uncertain(analysed):
         accuracy = accuracy_of(analysis, ALL_FP16)
         [caveat] = [caveat for caveat in accuracy.caveats if caveat.kind == "may overflow"]
         assert not accuracy.nonfinite_count
-        assert "partial sums of MatMul /product/MatMul may exceed FP16's 65504: at most " in caveat.text
+        assert not lacking(caveat.text, "partial sums", "MatMul /product/MatMul", "65504")
         assert judge_accuracy([parse_target("sqnr>=20")], accuracy).outcome is Outcome.UNCERTAIN_PASS
         kept = ALL_FP16.with_group_precision([analysis.network.groups[0]], Precision.FP16_ACC_FP32)
         assert states_of(analysis, kept) == {}
@@ -346,7 +347,7 @@ def test_an_overflow_that_a_later_layer_hides_is_no_doubt(analysed, backend, for
         errors = [*measure_group_errors(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]
         [found] = [item for item in errors.values() if item.has_overflow]
         assert found.fp16_state == "overflows without effect" and found.warning_text == ""
-        assert found.fp16_finding.endswith(", beyond FP16's 65504; no judged output changes on these samples")
+        assert not lacking(found.fp16_finding, "65504; ", "no judged output changes")
         network = analysis.network
         plain = lowered.typed_values(backend, network, PrecisionConfig.from_precision(FP32), {}, {"x": x})["y"]
         typed = lowered.typed_values(backend, network, ALL_FP16, {}, {"x": x})["y"]
@@ -411,7 +412,7 @@ def test_an_overflow_counts_only_at_judged_outputs(opened, backend, tmp_path):
             assert judge_accuracy([parse_target("sqnr>=40")], accuracy).outcome is outcome
             errors = [*measure_group_errors(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]
             texts = {item.fp16_finding for item in errors.values()}
-            assert any(text.endswith("; no judged output depends on it") for text in texts) is bool(judged)
+            assert any("no judged output" in text for text in texts) is bool(judged)
 
 
 def test_a_mask_is_no_overflow(analysed):
@@ -497,7 +498,7 @@ def test_a_range_that_was_not_checked_makes_a_pass_uncertain(analysed, monkeypat
         monkeypatch.setattr(Analysis, "measure_magnitudes", lambda *args: iter(()))
         accuracy = accuracy_of(analysis, ALL_FP16)
         result = judge_accuracy([parse_target("sqnr>=20")], accuracy)
-        assert result.outcome is Outcome.UNCERTAIN_PASS and "range was not checked" in result.reasons[0]
+        assert result.outcome is Outcome.UNCERTAIN_PASS and "not checked" in result.reasons[0]
 
 
 EARLIER_ARITHMETIC = 13

@@ -8,6 +8,7 @@ import pytest
 
 from tests import lowered, rtx
 from tests.networks import Builder, floats
+from tests.texts import lacking
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
@@ -245,7 +246,7 @@ def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend)
         assert lowered.compare(lowered.make_case(backend, network, one, feeds, ranges), backend) is None
         gated = lowered.gated_values(backend, network, one, ranges, feeds)
         assert all(np.isfinite(gated[info.name]).all() for info in network.outputs)
-    assert "is 0 in FP16 and is raised to 6e-08" in lower_to_typed_network(network, config, ranges).notes[0]
+    assert "raised to 6e-08" in lower_to_typed_network(network, config, ranges).notes[0]
     said = [
         describe_fp16_values(
             network,
@@ -258,7 +259,7 @@ def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend)
         )
         for sqnr_db in (10.0, 60.0)
     ]
-    assert said[0].startswith("its epsilon 1e-12 is 0 in FP16") and "write it as Layer" in said[0] and said[1] == ""
+    assert not lacking(said[0], "epsilon 1e-12", "in FP16", "as Layer") and said[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,7 @@ def test_releases_that_are_told_get_the_changed_network(opened, backend):
         nodes = {node.name: node.op_type for node in model.graph}
         assert nodes["/norm/mean/ReduceMean"] == "LayerNormalization" and "Sqrt" not in nodes.values()
         assert set(said.precisions) <= set(nodes) and said.precisions["/norm/mean/ReduceMean"] is FP16
-    assert typed.layer_changes["/norm/root/Sqrt"] == "part of the LayerNormalization /norm/mean/ReduceMean"
+    assert typed.layer_changes["/norm/root/Sqrt"].endswith("LayerNormalization /norm/mean/ReduceMean")
     assert (
         weak.ranges["/norm/shifted/Add_output_0"]
         == config.get_moves(SmoothQuantMove)["/norm/mean/ReduceMean"].ranges["/norm/shifted/Add_output_0"]

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests import networks
 from tests.networks import Builder, floats
 from tests.refusals import refused
+from tests.texts import lacking
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, quantizes_activations, reduces_precision
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
@@ -122,7 +123,7 @@ def test_a_comparison_is_judged_by_the_tensor_compared(opened):
     b.node("Cast", [over], "/cast", output="mask", to=TensorProto.INT64)
     judged = select_judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("mask", "batch", 4)])))
     assert names(judged) == ["mask", "p"]
-    assert judged[1].note == "mask holds integers: judged before it"
+    assert judged[1].note.startswith("mask holds integers")
 
 
 def test_values_picked_by_topk_are_judged_before_it(opened):
@@ -481,7 +482,7 @@ def test_outputs_that_are_no_float_tensors_are_judged_by_what_differs_or_left_ou
 def test_a_network_of_sequences_alone_is_refused_with_the_reason(run, tmp_path):
     command = save(tmp_path / "net.onnx", [MATMUL, *CASES["sequence"][0]], [SEQUENCE])
     code, _, err = run(*command)
-    assert code == 2 and "no output that can be judged" in err and "s: a sequence of tensors" in err
+    assert code == 2 and not lacking(err, "no output that", "s: a sequence")
     network = open_network(tmp_path / "net.onnx")
     assert list_tensor_outputs(network) == () and len(unjudged_output_notes(network)) == 1
 
@@ -493,9 +494,9 @@ def test_a_run_in_which_nothing_is_lowered_does_not_pass(run, tmp_path):
     command = save(tmp_path / "net.onnx", [MATMUL], [DOUBLE], TensorProto.DOUBLE)
     code, out, err = run(*command)
     assert code == 0 and "PASS" not in out and out.count("all in FP32") == 2
-    assert "No layer of this network can run in lower precision (computes in FP64)" in err
+    assert not lacking(err, "No layer of", "lower precision", "FP64")
     code, _, err = run(*command, "--target", "sqnr>=20")
-    assert code == 2 and "only because all layers are in FP32" in err
+    assert code == 2 and not lacking(err, "only because", "FP32")
     code, _, err = run("search", *command[1:-2], "--tolerance", "sqnr>=20", "-o", "c.json")
     assert code == 2 and "nothing to do" in err and not (tmp_path / "c.json").exists()
 
@@ -507,9 +508,9 @@ def test_a_run_without_int8_is_not_called_one_that_passes_in_it(run, tmp_path):
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 16])],
     )
     code, out, err = run(*command)
-    assert code == 0 and "No layer of this network can run in INT8" in err
+    assert code == 0 and not lacking(err, "No layer of", "in INT8")
     rows = {line.split("  ")[0]: line for line in out.splitlines()}
-    assert rows["INT8"].endswith("  PASS, nothing in INT8") and rows["FP16"].endswith("  PASS")
+    assert rows["INT8"].split("  ")[-1].startswith("PASS, nothing") and rows["FP16"].endswith("  PASS")
 
 
 def test_what_a_config_lowers(tmp_path):

@@ -1,6 +1,7 @@
 """Networks that are not finite in FP32: which value they come from, and what judges them all the same."""
 
 import json
+import re
 
 import numpy as np
 import onnx
@@ -9,6 +10,7 @@ import pytest
 from tests.networks import halves, quiet_session
 from tests.networks.build import Builder, floats
 from tests.refusals import refused
+from tests.texts import lacking
 from trt_tui.core.calibration.calibration import calibrate, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import find_first_non_finite_value
 from trt_tui.core.data.samples import load_samples
@@ -121,7 +123,7 @@ def test_commands_name_it(command, broken, run, tmp_path):
     path, _, data, _, said = broken
     more = [tmp_path / "p.json"] if command[-1] == "-o" else []
     code, _, told = run(command[0], path, "--data", data, *command[1:], *more)
-    assert code == 2 and said in told and "name the FP32 network" in told
+    assert code == 2 and not lacking(told, said, "the FP32 network")
 
 
 def test_fp32_of_a_reference_network_becomes_the_reference(broken, run, tmp_path):
@@ -137,7 +139,7 @@ def test_fp32_of_a_reference_network_becomes_the_reference(broken, run, tmp_path
 def test_outputs_are_the_reference_and_shares_are_not_measured(broken, run):
     path, _, data, outputs, said = broken
     code, out, told = run("compare", path, "--data", data, "--reference", outputs)
-    assert code in (0, 1) and "Shares and errors at the layers are not measured" in told and said in told
+    assert code in (0, 1) and not lacking(told, "Shares and errors", "not measured", said)
     assert "FP16" in out and "NaN" in out and "error shares" not in out and "complete ONNX file" not in out
 
 
@@ -160,4 +162,4 @@ def test_a_search_raises_what_lost_its_epsilon(tmp_path, run, monkeypatch):
         "-o",
         tmp_path / "p.json",
     )
-    assert code == 0 and "1 of 3 fused layers in FP32 meet the tolerance" in out
+    assert code == 0 and re.search("1 of 3 .* in FP32 meet", out)

@@ -9,6 +9,7 @@ import pytest
 from tests import networks
 from tests.cli.test_engine_cli import elsewhere
 from tests.measuring import measure_shares
+from tests.texts import lacking
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.data.samples import load_samples, mix_samples_into_batches
 from trt_tui.core.measure.analysis import Analysis
@@ -83,7 +84,7 @@ def test_values_are_those_of_the_network_with_an_open_batch(run, pair, count):
             folder / f"{name}.outputs.json:int8,fp32",
         )
         assert code == 0, err
-        assert (f"{count} samples are not a multiple of the network's fixed batch of 4" in err) == (name == "fixed")
+        assert (f"{count} samples are not" in err and "batch of 4" in err) == (name == "fixed")
         records[name] = json.loads((folder / f"{name}.json").read_text())
     for run_name in ("fp16", "int8"):
         first, second = (records[name]["runs"][run_name] for name in ("open", "fixed"))
@@ -150,7 +151,7 @@ def test_errors_at_the_layers_leave_the_filled_batch_out(run, pair):
             "--no-preview",
         )
         assert code == 0, err
-        assert ("Errors at the layers are those of 8 samples" in err) == (data == whole)
+        assert ("of 8 samples" in err) == (data == whole)
         records.append(json.loads((folder / "c.json").read_text())["runs"]["int8"])
     layers = [
         {name: entry["isolated"]["sqnr_db"] for name, entry in record["layers"].items() if "isolated" in entry}
@@ -264,4 +265,4 @@ def test_a_tensor_without_rows_is_not_judged(run, pair):
     onnx.save(model, folder / "turned.onnx")
     data = save(6)
     code, _, err = run("compare", folder / "turned.onnx", "--data", data, "--judge", "turned", "--no-preview")
-    assert code == 2 and "turned has no row for each sample of the batch" in err and "multiple of 4" in err
+    assert code == 2 and not lacking(err, "turned has no", "multiple of 4")

@@ -15,6 +15,7 @@ from tests.driven import save_resnet
 from tests.networks.odd import conv_net
 from tests.refusals import refused
 from tests.schemas import mismatches, schema
+from tests.texts import lacking, numbers
 from trt_tui.core.moves.config import (
     MOVE_KINDS,
     BarrierMove,
@@ -293,7 +294,7 @@ def test_unknown_layers_are_named_with_near_ones(network, change):
 
     with pytest.raises(InputError) as raised:
         read_config(change(edit), network)
-    assert raised.value.cause == "/fc1/Gem, a, b, c, d and 2 more"
+    assert raised.value.cause.startswith("/fc1/Gem, a, b, c, d ") and numbers(raised.value.cause) == [2]
     assert FC1 in raised.value.next_step
 
 
@@ -330,7 +331,7 @@ def test_a_precision_that_a_layer_cannot_run_in(tmp_path, file):
 def test_unknown_entries_are_warned_about(network, change):
     loaded = read_config(change(lambda r: (r.update(colour="red"), r["moves"][0].update(shade=3))), network)
     assert any("'colour'" in warning for warning in loaded.warnings)
-    assert any("moves[0]: unknown entry 'shade'" in warning for warning in loaded.warnings)
+    assert any(not lacking(warning, "moves[0]", "'shade'") for warning in loaded.warnings)
 
 
 VERSION_1 = TESTS / "version1" / "precision.json"
@@ -397,7 +398,7 @@ def test_another_structure_is_refused_with_its_layers_unless_forced(network, cha
     with pytest.raises(InputError) as raised:
         read_config(file, changed)
     assert "another structure" in raised.value.title
-    assert raised.value.cause == "it was made for mlp.onnx; layers that differ here: /act1/Relu"
+    assert "mlp.onnx" in raised.value.cause and raised.value.cause.endswith(": /act1/Relu")
     loaded = read_config(file, changed, force=True)
     assert loaded.config.precision_moves == {FC2: PrecisionMove(Precision.FP32)}
     assert loaded.has_stale_ranges
@@ -426,7 +427,7 @@ def test_places_that_cannot_be_written(tmp_path):
         files.write_file_atomically(tmp_path / "none" / "out", "")
     with pytest.raises(InputError) as raised:
         files.write_file_atomically(tmp_path, "")
-    assert raised.value.cause == "it is a folder"
+    assert "a folder" in raised.value.cause
     protected = tmp_path / "protected"
     protected.write_text("old")
     protected.chmod(0o444)
@@ -485,7 +486,7 @@ def test_a_uniform_config_is_written_and_read_back(run, mlp, tmp_path, command, 
     record, err = exported(run, out, mlp.model, "--precision", precision, command=command)
     assert "calibration" not in record and not record["moves"]
     count = 3 if precision in ("int8", "fp8") else 0
-    assert ("has no range for 3 quantized tensors; --data" in err) is bool(count), err
+    assert ("no range for 3" in err) is bool(count), err
     assert read_config(out, open_network(mlp.model)).config == PrecisionConfig.from_precision(Precision(precision))
 
 
@@ -520,7 +521,7 @@ def test_moves_of_the_command_line_are_in_it(run, mlp, tmp_path):
     )
     kinds = {entry["kind"]: entry for entry in record["moves"]}
     assert set(kinds) == {"range", "keep"} and kinds["range"]["tensors"] == [tensor]
-    assert "calibration" not in record and "no range for 1 quantized tensor;" in err
+    assert "calibration" not in record and "no range for 1" in err
     read = read_config(tmp_path / "c.json", network).config
     assert read.range_moves[tensor].amax == 2.5 and read.precision_of(network.groups[0]) is Precision.FP16
 
@@ -541,7 +542,7 @@ def test_it_converts_configs_of_other_tools_and_takes_the_ranges_of_a_cache(run,
     assert set(record["calibration"]["ranges"]) == set(network.calibrated_tensors)
     first, second = tmp_path / "c.json", tmp_path / "d.json"
     record, err = exported(run, second, mlp.model, "--config", first, "--data", mlp.data)
-    assert "--data: not read, since the ranges are known" in err
+    assert "--data: not read" in err
     assert record["calibration"]["ranges"] == json.loads(first.read_text())["calibration"]["ranges"]
 
 
@@ -587,7 +588,7 @@ def test_what_cannot_be_written_is_refused_and_nothing_changes(run, mlp, tmp_pat
 def test_fp16_reads_no_data(run, mlp, tmp_path):
     np.savez(tmp_path / "none.npz")  # is not opened
     record, err = exported(run, tmp_path / "c.json", mlp.model, "--precision", "fp16", "--data", tmp_path / "none.npz")
-    assert "--data: not read, since no layer needs a range" in err and "calibration" not in record
+    assert "--data: not read" in err and "calibration" not in record
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])

@@ -11,6 +11,7 @@ from onnx import TensorProto
 from tests import networks
 from tests.driven import LocalSession
 from tests.refusals import refused
+from tests.texts import lacking, numbers
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
@@ -173,7 +174,7 @@ def test_the_rule_is_on_by_default_and_named_with_its_rows(opened):
         and config.precision_of(network.get_group("/position/Mul")) is Precision.FP32
     )
     note = default_keep_rules_note(network, config)
-    assert "1 fused layer kept in FP32 by rule indices" in note and "position" in note and "A config without" in note
+    assert numbers(note)[0] == 1 and not lacking(note, "in FP32", "rule indices", "position")
     unchanged = apply_default_keep_rules(opened(networks.mlp()), INT8)
     assert unchanged == INT8 and not default_keep_rules_note(network, unchanged)
     fp32 = PrecisionConfig.from_precision(Precision.FP32)
@@ -245,8 +246,7 @@ def test_a_run_that_rounding_makes_fail_is_shown_as_failed_beside_the_others(run
         "--json",
         record,
     )
-    assert code == 1 and "Target not met by config" in err
-    assert "fails in execution: rounding makes Gather /look/Gather fail" in err
+    assert code == 1 and not lacking(err, "Target not met", "rounding makes", "Gather /look/Gather")
     assert "--keep indices" in err and "data's shapes" not in err
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith(("FP16 ", "INT8 ", "config "))}
     assert "FAIL" in rows["config"] and "PASS" not in rows["config"] and "PASS" in rows["FP16"]
@@ -281,7 +281,7 @@ def test_a_failed_run_misses_every_target_also_of_integers_and_of_a_metric(sessi
 def test_data_that_fp32_fails_on_too_are_still_blamed(run, tmp_path):
     options = saved(tmp_path, by_position(), last=2.0)
     code, _, err = run("compare", options.model, "--data", options.data, "--batch", "4", "--layers", "none")
-    assert code == 2 and "out of data bounds" in err and "rounding" not in err
+    assert code == 2 and "data bounds" in err and "rounding" not in err
 
 
 def test_outputs_of_a_failed_run_are_not_written(run, tmp_path):

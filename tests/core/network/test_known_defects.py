@@ -12,6 +12,7 @@ from tests import local, networks
 from tests.networks import Builder, floats
 from tests.refusals import refused
 from tests.schemas import mismatches
+from tests.texts import lacking
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.known_defects import (
     KNOWN_DEFECTS,
@@ -236,7 +237,7 @@ def test_versions_compare_as_numbers():
         False,
     ]
     assert releases.affects(parse_release("rtx1.5")) is False
-    assert releases.releases_text == "since TensorRT 10.9, seen in 10.9 to 10.10, fixed in 10.11"
+    assert re.findall(r"\d+\.\d+", releases.releases_text) == ["10.9", "10.9", "10.10", "10.11"]
 
 
 @pytest.mark.parametrize("text", ["", "ten", "10.", "10.14.1.48.2", "rtx-", "10,14", "-1", "99999", "10.14 x", "v10"])
@@ -296,13 +297,13 @@ def test_the_text_names_status_source_and_release(opened):
         match_known_defects(network, target)[0].warning_text(network)
         for target in (BuildTarget(), BuildTarget(parse_release("11.2")))
     )
-    assert text == (
-        "/grid/GridSample (GridSample): the parser reads mode linear of opset 20 and later as nearest in "
-        "TensorRT 10.13.3 to 11.1 and in TensorRT-RTX 1.5, fixed in 1.7 (reported, NVIDIA/TensorRT#4646). "
-        "Build from a file that trt-tui writes, which leaves the mode out, or export with an opset from 16 "
-        "to 19."
-    )
-    assert "(reported, NVIDIA/TensorRT#4646; unknown for this release)" in other
+    values = ("mode linear", "opset 20", "10.13.3 to 11.1", "TensorRT-RTX 1.5, fixed in 1.7", "from 16 to 19.")
+    assert text.startswith("/grid/GridSample (GridSample): ") and not lacking(text, *values)
+    assert "(reported, NVIDIA/TensorRT#4646)" in text and f"NVIDIA/TensorRT#4646; {UNKNOWN})" in other
+
+
+SOURCE, FIXED = "NVIDIA, NVIDIA/TensorRT#3777", "since TensorRT 10.0.0, fixed in 10.0.1"
+UNKNOWN = "unknown for this release"
 
 
 def write(tmp_path, model, count=8):
@@ -315,21 +316,19 @@ def write(tmp_path, model, count=8):
 
 
 def test_inspect_names_the_defects_of_a_release(run, tmp_path):
-    model, _ = write(tmp_path, attention())
-    code, out, err = run("inspect", model, "--for", "10.0.0")
-    assert code == 0 and "known defects of TensorRT 10.0.0 that concern this network:" in out, err
-    assert "confirmed by NVIDIA, NVIDIA/TensorRT#3777" in out and "unknown for this release" in out
-    _, out, _ = run("inspect", model, "--for", "10.3", "--precision", "fp32")
-    assert "no known defect of TensorRT 10.3 concerns this config" in out
-    _, out, _ = run("inspect", model)
-    assert "known defects of some releases that concern this network (--for RELEASE" in out
-    assert "since TensorRT 10.0.0, fixed in 10.0.1" in out
-    _, out, _ = run("inspect", model, "--for", "10.16.1", "--compute-capability", "12.0")
-    assert "known defects of TensorRT 10.16.1 that concern this network:" in out
     (tmp_path / "plain").mkdir()
-    plain, _ = write(tmp_path / "plain", normalised("Relu"))
-    assert "known defect" not in run("inspect", plain)[1]
-    assert "no known defect of TensorRT 10.14 concerns this network" in run("inspect", plain, "--for", "10.14")[1]
+    (model, _), (plain, _) = write(tmp_path, attention()), write(tmp_path / "plain", normalised("Relu"))
+    for network, arguments, titles, values in (
+        (model, ("--for", "10.0.0"), [("", "TensorRT 10.0.0")], [f"confirmed by {SOURCE}", UNKNOWN]),
+        (model, ("--for", "10.3", "--precision", "fp32"), [("no ", "TensorRT 10.3")], ["this config"]),
+        (model, (), [("", "some releases")], ["--for RELEASE", FIXED]),
+        (model, ("--for", "10.16.1", "--compute-capability", "12.0"), [("", "TensorRT 10.16.1")], []),
+        (plain, (), [], []),
+        (plain, ("--for", "10.14"), [("no ", "TensorRT 10.14")], ["this network"]),
+    ):
+        code, out, err = run("inspect", network, *arguments)
+        assert code == 0 and not lacking(out, *values), (out, err)
+        assert re.findall(r"^\W*(no )?known defects? of (TensorRT [\d.]+|some releases)", out, re.M) == titles, out
 
 
 def test_inspect_writes_the_defects_as_json(run, tmp_path):
@@ -374,7 +373,7 @@ def test_an_export_warns_of_the_defects_of_its_release(run, tmp_path):
     model, _ = write(tmp_path, cumulative_sums())
     words = ("export", model, "--precision", "fp16", "--format", "onnx", "-o", tmp_path / "typed.onnx")
     code, _, err = run(*words, "--for", "10.11")
-    assert code == 0 and err.count("/sum0/CumSum, /sum1/CumSum (CumSum): CumSums all sum along one axis") == 1, err
+    assert code == 0 and "/sum0/CumSum, /sum1/CumSum (CumSum): " in err and err.count("along one axis") == 1, err
     code, _, err = run(*words)
     assert code == 0 and "CumSum" not in err, "a condition is not checked without a release"
     code, _, err = run(*words, "--for", "10.7")
@@ -395,7 +394,7 @@ def test_a_defect_of_one_patch_release_never_forbids(run, tmp_path, release, exp
 def test_files_of_trt_tui_do_not_have_the_defect_of_linear_grids(run, tmp_path):
     model, _ = write(tmp_path, grid_sample("linear"))
     _, out, _ = run("inspect", model, "--for", "11.1")
-    assert "known defects of TensorRT 11.1 that concern this network:" in out and "#4646" in out
+    assert "known defects of TensorRT 11.1" in out and "#4646" in out
     code, _, err = run(
         "export", model, "--precision", "fp16", "--format", "onnx", "--for", "11.1", "-o", tmp_path / "typed.onnx"
     )
@@ -409,8 +408,8 @@ def test_a_built_engine_comes_with_the_defects_of_the_installed_release(command,
     model, _ = write(tmp_path, group_norm())
     done = command("10.16.1", "build", model, "--precision", "fp16", "-o", tmp_path / "model.engine")
     assert done.returncode == 0, done.stderr
-    assert "a GroupNormalization of one group is computed for each channel alone" in done.stderr
-    assert "(reported, NVIDIA/TensorRT#4756)" in done.stderr and (tmp_path / "model.engine").exists()
+    assert not lacking(done.stderr, "GroupNormalization", "(reported, NVIDIA/TensorRT#4756)")
+    assert (tmp_path / "model.engine").exists()
     done = command("8.6.1", "build", model, "--precision", "fp16", "-o", tmp_path / "older.engine")
     assert done.returncode == 0 and "#4756" not in done.stderr, done.stderr
 
@@ -421,7 +420,7 @@ def test_a_typed_network_is_written_for_a_release(run, tmp_path):
     code, _, err = run(*words, "10.0.0")
     assert code == 0 and "Warning: /scores/MatMul" in err and "#3777" in err and (tmp_path / "typed.onnx").exists()
     code, _, err = run("build", model, "--precision", "fp16", "-o", tmp_path / "model.engine", "--for", "10.0.0")
-    assert code == 2 and "--for has no effect here" in err and "the installed release builds the engine" in err
+    assert code == 2 and err.startswith("Error: --for ") and "installed release" in err
 
 
 # -- the app ----------------------------------------------------------------------------------------------------------
@@ -437,8 +436,9 @@ def test_the_detail_pane_names_the_defects_of_the_row(tmp_path, measured_before)
         values = RowValues(TreeModel(session.outline), session.config)
         return [line for line in detail.loss_reason_texts(session, values, group) if "NVIDIA/TensorRT#" in line]
 
-    assert "confirmed by NVIDIA, NVIDIA/TensorRT#3777" in " ".join(lines(FP16, "10.0.0"))
+    assert f"confirmed by {SOURCE}" in " ".join(lines(FP16, "10.0.0"))
     assert lines(FP32, "10.0.0") == [] and lines(FP16, "10.0.1") == []
+<<<<<<< HEAD
     assert "since TensorRT 10.0.0, fixed in 10.0.1" in " ".join(lines(FP16, None)), "the release is unknown"
 
 
@@ -473,3 +473,6 @@ def test_layers_that_gain_nothing_in_quantized_types(op, weight, shape, attribut
     network = open_network(tmp_path / "n.onnx")
     issues = network.build_outline().known_issues.get(network.groups[1].name, ())
     assert len(issues) == bool(said) and said in "".join(issues)
+=======
+    assert FIXED in " ".join(lines(FP16, None)), "the release is unknown"
+>>>>>>> 73993ec6 (Tests read values, names and records, not sentences)

@@ -20,6 +20,7 @@ from tests.local import NullSession
 from tests.networks import qdq
 from tests.schemas import mismatches
 from tests.screen import press, settle
+from tests.texts import lacking
 from trt_tui.core.engines import inspector
 from trt_tui.core.engines.group_implementations import find_confirmed_qdq_candidates
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, build_engine_report, read_layer_listing
@@ -169,7 +170,8 @@ def test_each_rule_is_broken_by_a_file_and_says_all():
 def test_a_file_as_tensorrt_takes_it_has_no_finding(case, opened):
     network = opened(CLEAN[case])
     assert network.qdq_findings == ()
-    assert qdq_check_lines(network, network.qdq_findings) == ["model.onnx: 0 findings in its Q/DQ nodes"]
+    (line,) = qdq_check_lines(network, network.qdq_findings)
+    assert line.startswith("model.onnx: 0 findings")
     assert not any("Q/DQ check" in note for note in network.notes)
 
 
@@ -308,26 +310,23 @@ def test_the_command_prints_findings_and_exits_with_1(run, tmp_path):
     onnx.save(qdq.residual(extra=("add",)), tmp_path / "q.onnx")
     code, out, err = run("lint", tmp_path / "q.onnx", "--json", tmp_path / "lint.json")
     assert code == 1 and "lint.json" in err
-    assert out.splitlines()[:4] == [
-        "q.onnx: 1 finding in its Q/DQ nodes",
-        "",
-        "Q/DQ pair between a layer and its batch norm, residual Add or activation (accuracy and speed): 1",
-        "  /two/extra/q: between /two/Conv and /block/Add (Add)",
-    ]
+    title, empty, rule, node = out.splitlines()[:4]
+    assert title.startswith("q.onnx: 1 finding ") and not empty and rule.endswith(" (accuracy and speed): 1")
+    assert node.startswith("  /two/extra/q: ") and not lacking(node, "/two/Conv", "/block/Add (Add)")
     record = json.loads((tmp_path / "lint.json").read_text())
     assert not mismatches(record, "lint-v1") and record["has_qdq"]
     (finding,) = record["findings"]
     assert (finding["rule"], finding["node"], finding["group"]) == (PAIR, "/two/extra/q", "/two/Conv")
     assert finding["repair_precision"] == "int8" and finding["consequence"] and finding["sources"]
     code, out, _ = run("inspect", tmp_path / "q.onnx")
-    assert code == 0 and "Q/DQ check: Q/DQ pair between a layer and its batch norm" in out
+    assert code == 0 and f"Q/DQ check: {rule.split(' (')[0]}" in out
 
 
 def test_the_command_says_of_files_without_findings_and_without_qdq(run, tmp_path, mlp):
     onnx.save(qdq.residual(), tmp_path / "q.onnx")
-    assert run("lint", tmp_path / "q.onnx")[:2] == (0, "q.onnx: 0 findings in its Q/DQ nodes\n")
-    code, out, _ = run("lint", mlp.model)
-    assert (code, out) == (0, f"{Path(mlp.model).name} has no Q/DQ nodes to check\n")
+    for model, said in ((tmp_path / "q.onnx", "0 findings"), (mlp.model, "no Q/DQ nodes")):
+        code, out, _ = run("lint", model)
+        assert code == 0 and out.startswith(Path(model).name) and said in out and out.count("\n") == 1
     code, out, _ = run("lint", mlp.model, "--json")
     assert code == 0 and json.loads(out)["has_qdq"] is False and not mismatches(json.loads(out), "lint-v1")
 
@@ -338,7 +337,7 @@ def test_hidden_characters_of_a_file_do_not_reach_the_terminal(run, tmp_path):
         node.name = node.name.replace("/in/q", "\x1b[31m\u202eq")
     onnx.save(model, tmp_path / "q.onnx")
     code, out, err = run("lint", tmp_path / "q.onnx")
-    assert code == 1 and r"  \x1b[31m\u202eq: INT8 with zero point 3" in out
+    assert code == 1 and r"  \x1b[31m\u202eq: INT8" in out and "zero point 3" in out
     assert "\x1b" not in out + err and "\u202e" not in out + err
     code, out, _ = run("lint", tmp_path / "q.onnx", "--json")
     assert code == 1 and json.loads(out)["findings"][0]["node"] == "\x1b[31m\u202eq" and out.isascii()
@@ -357,7 +356,7 @@ def test_a_scale_of_zero_or_nan_is_refused_at_opening(run, tmp_path, form, tenso
     code, out, err = run("lint", tmp_path / "q.onnx")
     assert code == (2 if is_refused else 0), err
     if is_refused:
-        assert not out and "cannot be computed" in err and f" is {scale:g}, and a scale must be above 0" in err
+        assert not out and not lacking(err, "cannot be computed", f" is {scale:g}, ", "above 0")
 
 
 def test_the_app_offers_new_qdq_nodes_for_a_layer_with_a_finding(tmp_path):
@@ -371,7 +370,7 @@ def test_the_app_offers_new_qdq_nodes_for_a_layer_with_a_finding(tmp_path):
         remedies = [remedy for remedy in measured if "new Q/DQ" in remedy.label]
         assert bool(remedies) is offered
         for remedy in remedies:
-            assert (remedy.key, remedy.label) == (ev.ZERO_COST_KEY, "INT8 with new Q/DQ, no longer in file precision")
+            assert remedy.key == ev.ZERO_COST_KEY and not lacking(remedy.label, "INT8 with", "no longer in file")
             changed = [
                 item.name
                 for item in worker.network.groups
@@ -391,7 +390,7 @@ async def test_the_list_of_zero_cost_changes_applies_new_qdq_nodes(quick, tmp_pa
     )
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        assert any(note.startswith("Q/DQ check: skip connection in floats") for note in app.session.outline.notes)
+        assert any(note.startswith("Q/DQ check: skip") for note in app.session.outline.notes)
         presenter = app.main_screen
         while presenter.current_group is None or presenter.current_group.name != "/two/Conv":
             await press(pilot, "down")
@@ -400,14 +399,14 @@ async def test_the_list_of_zero_cost_changes_applies_new_qdq_nodes(quick, tmp_pa
         await press(pilot, "9")
         await settle(pilot)
         item = next(item for item in app.screen.items if "new Q/DQ" in "".join(item.cells))
-        assert item.cells[0] == "INT8 with new Q/DQ" and item.cells[-1] == "none, leaves file"
+        assert item.cells[0].startswith("INT8 with ") and item.cells[-1] == "none, leaves file"
         await press(pilot, item.key)
         ((subject, move),) = app.session.config.moves.items()
         assert subject == ("precision", "/two/Conv") and move.precision is INT8
         await settle(pilot)
         await press(pilot, "9")
         refused = next(item for item in app.screen.items if item.text == "new Q/DQ, this layer:")
-        assert "finds no Q/DQ nodes here" in refused.refusal
+        assert "no Q/DQ nodes" in refused.refusal
 
 
 # -- conversions in an engine -----------------------------------------------------------------------------------------
@@ -434,7 +433,7 @@ def test_a_form_is_a_finding_only_if_the_engine_converts_the_values(name, opened
     found = list(find_confirmed_qdq_candidates(network, report))
     assert tuple(item.rule for item in found) == findings
     for item in found:
-        assert "; the engine converts in __myl_MulMinMaxRounCast" in item.detail and item.conversions
+        assert " __myl_MulMinMaxRounCast" in item.detail and item.conversions
         assert all(
             any(layer.name == kernel and not layer.network_layers for layer in report.layers)
             for kernel, _ in item.conversions
@@ -481,7 +480,7 @@ def test_the_command_reads_layer_information_and_profiles(run, tmp_path):
     assert code in (0, 1) and line not in out
     graph.write_text(json.dumps({"Layers": [{**entry, "Name": "k", "Metadata": ""} for entry in entries]}))
     code, _, err = run(*words, "--engine", graph)
-    assert code == 2 and "this is not an engine of q.onnx" in err
+    assert code == 2 and "of q.onnx" in err
 
 
 @pytest.mark.parametrize("form", ["named", "reformat", "fused"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.driven import DrivenWorker, of, save_mlp, save_resnet
+from tests.texts import lacking
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors, RunKind
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
@@ -197,12 +198,12 @@ def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
     worker = exports(lambda raised: 3.0)
     ended = found(worker.answer(make_search_request(INT8, ("sqnr>=40",), try_zero_cost=False)))
     assert ended.exported.is_met and SearchStatus(make_search_request(INT8, ()), end_event=ended).is_target_met
-    assert ended.result.best_evaluation.score >= 3.0 and "went on with a margin of 3" in ended.remarks[0]
-    assert "exported network" in ended.remarks[0] and "was simulated" in ended.remarks[0]
+    assert ended.result.best_evaluation.score >= 3.0
+    assert not lacking(ended.remarks[0], "margin of 3", "exported network", "was simulated")
     # The config that was tried first fails, though its simulation passes.
     ((missed, checks),) = ended.missed_checks.items()
     text = checks[RunKind.EXPORTED_FILE]
-    assert ended.evaluations[missed].target_result.target_outcome.passes and "the exported network yields" in text
+    assert ended.evaluations[missed].target_result.target_outcome.passes and "network yields" in text
     rows = evaluation_table(ended, worker.network, make_search_request(INT8, ("sqnr>=40",)), {})
     assert "FAIL" in rows[1 + missed] and rows[0][-1] == "missed check" and rows[1 + missed][-1] == text
     assert ended.missed_runs_text(ended.result.config) == ""
@@ -238,7 +239,7 @@ def test_after_some_rounds_it_is_not_met_as_exported(exports, monkeypatch):
     )
     assert ended.target_outcome.outcome.value == "FAIL" and ended.missed_runs_text(ended.result.config)
     text = ended.exported.exported_result_text
-    assert "not met as exported" in text and ended.exported.value_text in text and ended.exported.simulated_text in text
+    assert not lacking(text, "not met as", ended.exported.value_text, ended.exported.simulated_text)
     record = SearchStatus(request, end_event=ended).make_search_record(worker.network)
     assert record["exported_network"]["met"] is False and record["result"]["outcome"] == "FAIL" and not record["met"]
 
@@ -254,11 +255,7 @@ def test_an_export_that_yields_nan_is_no_margin(exports, monkeypatch):
 
     monkeypatch.setattr(search_job, "execute_exported_file", execute)
     ended = found(worker.answer(make_search_request(INT8, ("sqnr>=40",))))
-    assert (
-        ended.exported.is_met is False
-        and "4 NaN or Inf" in ended.exported.exported_result_text
-        and len(ended.remarks) <= 1
-    )
+    assert ended.exported.is_met is False and "4 NaN" in ended.exported.exported_result_text and len(ended.remarks) <= 1
 
 
 def test_what_is_not_executed_is_a_reason_for_doubt(exports, monkeypatch):
@@ -272,7 +269,7 @@ def test_what_is_not_executed_is_a_reason_for_doubt(exports, monkeypatch):
     request = make_search_request(INT8, ("sqnr>=40",))
     ended = found(worker.answer(request))
     assert SearchStatus(request, end_event=ended).is_target_met and ended.target_outcome.outcome.value == "PASS?"
-    assert any("no kernel for BF16" in reason for reason in ended.target_outcome.reasons)
+    assert any("for BF16" in reason for reason in ended.target_outcome.reasons)
     assert [one.kind for one in ended.result.best_evaluation.target_result.accuracy.caveats][-1] == "not executed"
 
 
@@ -290,6 +287,6 @@ def test_the_command_says_that_it_is_not_met_as_exported(run, tmp_path, monkeypa
         "-o",
         str(tmp_path / "p.json"),
     )
-    assert "the exported network yields" in out
+    assert "exported network yields" in out
     assert json.loads((tmp_path / "p.json").read_text())["evidence"]["search"]["exported_network"]["met"] is True
     assert code == 0
