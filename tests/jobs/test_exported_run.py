@@ -212,11 +212,7 @@ def test_a_miss_of_the_exported_network_outweighs_the_simulation(session, tmp_pa
     driven.apply_event(ev.ExportedFileExecuted(1, driven.config, ExportedRun(missed, "ONNX Runtime 1 CPU", "cpu")))
     lines = ["".join(text for text, _ in line) for line in summary_lines(driven, 120)]
     assert any(line.startswith(" c0 ") and " FAIL? ~PASS?" in line for line in lines)
-<<<<<<< HEAD
     assert any(line.startswith(" c0") and "exported network FAIL?: " in line for line in lines)
-=======
-    assert any(line.startswith(" c0 exported network") and "FAIL?: " in line for line in lines)
->>>>>>> 73993ec6 (Tests read values, names and records, not sentences)
     assert list(driven.missed_target_reasons(driven.config)) == [RunKind.EXPORTED_FILE]
 
 

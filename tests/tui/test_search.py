@@ -208,15 +208,11 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         finding = main.session.search_status
         best, said = finding.best_config, best_evaluation_text(finding)
         assert main.session.is_searching and finding.progress.done == 5
-<<<<<<< HEAD
-        assert f"tried; best: {said}" in status(main) and "a shows the best so far" in status(main)
+        assert said in status(main) and hint_of(main).actions == ("find",)
         for phase, text in ((finding.progress.pass_name, ""), ("held-out samples", " 3/8")):
             job = main.session.pending_requests.find_job(finding.progress.job)
             job.update_progress(ev.JobProgress(job.number, phase, 3 * bool(text), 8 * bool(text)))
             assert job_texts(main.session, job)[0].startswith(f"{phase}{text}: ") and phase
-=======
-        assert said in status(main) and hint_of(main).actions == ("find",)
->>>>>>> 73993ec6 (Tests read values, names and records, not sentences)
         await press(pilot, "a")
         assert isinstance(app.screen, SearchResultPage) and app.screen.selected_search_option.config == best
         await answered(pilot, "enter")

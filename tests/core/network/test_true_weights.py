@@ -20,12 +20,8 @@ from tests.networks.build import Builder, floats
 from tests.networks.odd import conv_net
 from tests.networks.qdq import product, without_pairs
 from tests.schemas import mismatches
-<<<<<<< HEAD
-from trt_tui.core.lowering.typed_network import lower_from_source_model
-=======
 from tests.texts import lacking
-from trt_tui.core.lowering.source_typed_network import lower_from_source_model
->>>>>>> 73993ec6 (Tests read values, names and records, not sentences)
+from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.network.constants import ConstantValues
