@@ -98,6 +98,8 @@ class Wire:
         self.on_event: Callable[[ev.Event], None] = lambda event: None
 
     def send(self, event: ev.Event) -> None:
+        if isinstance(event, ev.JobProgress) and event.total:
+            assert 0 <= event.done <= event.total, event
         self.events.append(event)
         self.on_event(event)
 

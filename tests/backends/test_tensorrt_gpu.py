@@ -39,9 +39,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, LayerConstraints
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs import engine as building
 from trt_tui.jobs import events as ev
-from trt_tui.jobs import requests as rq
 from trt_tui.jobs.engine_build import add_engine_latencies
 from trt_tui.options import Options
 
@@ -194,87 +192,6 @@ def test_a_fusion_barrier_is_built_and_judged(open_session):
     barred, _ = build(one, INT8.with_moves({group.final_tensor: BarrierMove()}))
     assert barred.is_built_as_requested and set(barred.accuracy.outputs) == set(plain.accuracy.outputs)
     assert abs(engine_sqnr_gap_db(simulated, barred.accuracy)) < 1
-
-
-def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
-    """The fault is made up, 20 dB while the result of one group is no output; every engine is real."""
-    driven.isolate(monkeypatch, tmp_path)
-    worker = driven.DrivenWorker(tmp_path)
-    given = replace(
-        driven.save_resnet(tmp_path),
-        backend="tensorrt",
-        production=BuilderOptions(tactic_sources=TACTICS, optimization_level=LEVEL),
-    )
-    assert isinstance(worker.answer(rq.OpenNetwork(given))[-1], ev.JobDone)
-    tail, making, built = worker.network.groups[3].final_tensor, building.build_and_measure_worst_engine, []
-
-    def faulty(builder, config):
-        made = yield from making(builder, config)
-        built.append(_told(config, made, tail))
-        if made.accuracy is not None and tail not in config.get_moves(BarrierMove):
-            name, one = made.accuracy.worst_output
-            worse = replace(one, errors=replace(one.errors, sqnr_db=one.errors.sqnr_db - 20))
-            made = replace(made, accuracy=replace(made.accuracy, outputs={**made.accuracy.outputs, name: worse}))
-        return made
-
-    monkeypatch.setattr(building, "build_and_measure_worst_engine", faulty)
-    job = worker.ask(rq.FindMixedPrecisionConfig(INT8, ("sqnr>=25",), max_builds=10, use_preview=False))
-    while not any(isinstance(event, ev.JobDone | ev.JobFailed) and event.job == job for event in worker.wire.events):
-        worker.scheduler.arrival_event.clear()
-        if not worker.step():
-            assert worker.scheduler.arrival_event.wait(WAIT_S), (built, worker.wire.events[-5:])
-    ended = next((event for event in worker.wire.events if isinstance(event, ev.SearchEnded)), None)
-    heard = [
-        event
-        for event in worker.wire.events
-        if isinstance(event, ev.LogMessage | ev.JobFailed | ev.EngineErrorsMeasured)
-    ]
-    assert ended is not None, "\n".join(map(str, [*built, *heard, worker.wire.events[-1]]))
-    found, simulated = (
-        list(ended.result.config.get_moves(BarrierMove)),
-        ended.result.best_evaluation.target_result.value_text,
-    )
-    said = "\n".join(
-        map(
-            str,
-            [
-                "every engine as it was built, without the fault:",
-                *built,
-                *heard,
-                ("found", found, "wanted", tail, "simulated", simulated),
-                *ended.remarks,
-            ],
-        )
-    )
-    print(said)
-    assert ended.confirmed, said
-    assert found == [tail] and "fusion" in ended.remarks[0], said
-
-
-def _told(config: PrecisionConfig, made: EngineResult, tail: str) -> str:
-    """What explains what a triage makes of an engine: its config, how it was built, its figures, its listing."""
-    figures = (
-        {name: one.errors.sqnr_db for name, one in made.accuracy.outputs.items()}
-        if made.accuracy
-        else made.measurement_note
-    )
-    rows = (
-        [f"    {one.precision} {one.name} <- {one.network_layers}" for one in made.engine_report.layers]
-        if made.engine_report
-        else []
-    )
-    return "\n".join(
-        [
-            f"barriers "
-            f"{list(config.get_moves(BarrierMove))}, raised "
-            f"{list(config.precision_moves)}, fault {tail not in config.get_moves(BarrierMove)}",
-            f"  as asked "
-            f"{made.is_built_as_requested}, rungs "
-            f"{made.attempts}, otherwise {made.other_precisions}, failed {made.failure_reason!r}",
-            f"  dB {figures}, NaN or Inf {made.accuracy.nonfinite_count if made.accuracy else None}, {made.build_s} s",
-            *rows,
-        ]
-    )
 
 
 def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session):
