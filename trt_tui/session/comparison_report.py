@@ -395,7 +395,7 @@ def _engine_row_title(title: str, engine_result: EngineResult) -> str:
 
 
 _GROUP_COLUMNS = {
-    "share": ("share", "samples", "isolated", "accumulated", "SQNR if raised"),
+    "share": ("share", "samples", "isolated", "accumulated", "SQNR if FP32"),
     "isolated": ("isolated", "accumulated"),
     "accumulated": ("accumulated",),
 }
@@ -446,7 +446,7 @@ def _worst_group_table(session: SessionState, run: str, measure: str) -> Table:
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
     run_name = run_name_in_sentence(run, session.config.uses_only_file_precisions)
     title = f"error shares of {run_name}" if measure == "share" else f"largest {measure} errors in {run_name}"
-    rows = [[title, "operator", "precision", *_GROUP_COLUMNS[measure]]]
+    rows = [[title, "operator", "prec", *_GROUP_COLUMNS[measure]]]
     for name in _find_worst_groups(session, run, measure):
         share, errors, group = results.shares.get(name), results.group_errors.get(name), outline.get_group(name)
         isolated, accumulated = (
@@ -459,7 +459,7 @@ def _worst_group_table(session: SessionState, run: str, measure: str) -> Table:
             "samples": samples_text,
             "isolated": isolated,
             "accumulated": accumulated,
-            "SQNR if raised": formatting.decibels_text(share.sqnr_if_raised_db) if share is not None else "",
+            "SQNR if FP32": formatting.decibels_text(share.sqnr_if_raised_db) if share is not None else "",
         }
         rows.append(
             [
