@@ -44,18 +44,7 @@ def outcomes(text, *names):
 def sqnr(run, mlp, tmp_path):
     """The SQNR of INT8 in dB, and its interval."""
     assert (
-        run(
-            "compare",
-            mlp.model,
-            "--data",
-            mlp.data,
-            "--batch",
-            4,
-            "--layers",
-            "none",
-            "--json",
-            tmp_path / "first.json",
-        )[0]
+        run(*f"compare {mlp.model} --data {mlp.data} --batch 4 --layers none --json {tmp_path}/first.json".split())[0]
         == 0
     )
     record = json.loads((tmp_path / "first.json").read_text())["runs"]["int8"]
@@ -94,15 +83,7 @@ def test_every_report_and_exit_code_agrees(run, mlp, tmp_path, sqnr, outcome, ow
     assert ("spans the target" in markdown) is outcome.endswith("?") is ("spans the target" in out)
 
     got, out, err = run(
-        *command,
-        "--config",
-        config,
-        "--config",
-        other,
-        "--json",
-        tmp_path / "two.json",
-        "--markdown",
-        tmp_path / "two.md",
+        *command, *f"--config {config} --config {other} --json {tmp_path}/two.json --markdown {tmp_path}/two.md".split()
     )
     both = outcomes(out, "p.json", "q.json")
     assert both[0] == outcome, "beside another config it is what it is alone"
@@ -150,35 +131,14 @@ def test_a_stage_from_a_file_that_misses_the_target_is_exit_code_1(run, mlp, tmp
     outputs = tmp_path / "given.npz"
     assert (
         run(
-            "compare",
-            mlp.model,
-            "--data",
-            mlp.data,
-            "--batch",
-            4,
-            "--layers",
-            "none",
-            "--target",
-            "sqnr>=1",
-            "--save-outputs",
-            tmp_path / "all.json",
+            *f"compare {mlp.model} --data {mlp.data} --batch 4 --layers none --target sqnr>=1".split(),
+            *f"--save-outputs {tmp_path}/all.json".split(),
         )[0]
         == 0
     )
     y = np.random.default_rng(0).normal(size=(16, open_network(mlp.model).shape("y")[-1])).astype(np.float32)
     np.savez(outputs, y=y)
-    command = (
-        "compare",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--batch",
-        4,
-        "--layers",
-        "none",
-        "--stage",
-        f"given={outputs}",
-    )
+    command = (*f"compare {mlp.model} --data {mlp.data} --batch 4 --layers none --stage given={outputs}".split(),)
     code, out, err = run(*command, "--target", "sqnr>=1")
     assert code == 1 and "stage given: " in err and outcomes(out, "given") == ["FAIL"]
     assert run(*command)[0] == 0, "nobody has stated the default target"

@@ -39,14 +39,7 @@ def test_no_command_imports_a_module_of_the_current_folder(tmp_path):
     program = subprocess.run(
         [
             Path(sys.executable).with_name("trt-tui"),
-            "compare",
-            options.model,
-            "--data",
-            options.data,
-            "--workers",
-            "1",
-            "--layers",
-            "none",
+            *f"compare {options.model} --data {options.data} --workers 1 --layers none".split(),
         ],
         cwd=here,
         capture_output=True,
@@ -67,9 +60,7 @@ def test_no_process_imports_a_module_of_the_current_folder(tmp_path, module):
 
 
 @pytest.mark.parametrize(
-    "command",
-    [[sys.executable, "-m", "trt_tui"], python_command("trt_tui")],
-    ids=["by a user", "by this program"],
+    "command", [[sys.executable, "-m", "trt_tui"], python_command("trt_tui")], ids=["by a user", "by this program"]
 )
 def test_the_program_started_by_its_module_leaves_the_current_folder(tmp_path, command):
     """Python itself puts the folder first for ``python -m trt_tui``."""

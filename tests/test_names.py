@@ -28,26 +28,7 @@ left lent let lost made meant met paid put read run said seen sent set shown shu
 struck sworn swept taken taught thought thrown told understood won worn woven written""".split()
 ADJECTIVES_AND_PARTICIPLES_IN_ING = """being coming doing giving going having holding keeping making putting saying
 seeing telling""".split()
-NOUNS = {
-    "cut",
-    "feed",
-    "hit",
-    "lead",
-    "read",
-    "run",
-    "runs",
-    "set",
-    "split",
-    "spread",
-    "bed",
-    "seed",
-    "speed",
-    "need",
-    "thread",
-    "head",
-    "embed",
-    "shed",
-}
+NOUNS = {*"cut feed hit lead read run runs set split spread bed seed speed need thread head embed shed".split()}
 """Words that are nouns as well."""
 
 _FORBIDDEN = {*PRONOUNS, *PREPOSITIONS, *ADVERBS, *IRREGULAR_PARTICIPLES, *ADJECTIVES_AND_PARTICIPLES_IN_ING} - NOUNS

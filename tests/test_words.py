@@ -144,10 +144,7 @@ def test_engines_are_called_after_their_runs():
 
 
 def test_a_table_has_columns_as_wide_as_their_cells():
-    assert table_lines([["layer", "dB"], ["漢字", "~12.3"], ["a long heading of its own"], ["\x1b", "4"]]) == [
-        "layer     dB",
-        "漢字   ~12.3",
-        "a long heading of its own",
-        "\\x1b       4",
-    ]
+    heading = "a long heading of its own"
+    lines = table_lines([["layer", "dB"], ["漢字", "~12.3"], [heading], ["\x1b", "4"]])
+    assert lines == ["layer     dB", "漢字   ~12.3", heading, "\\x1b       4"]
     assert table_lines([]) == []

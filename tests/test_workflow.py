@@ -162,16 +162,9 @@ def test_two_dumps_become_a_verified_bundle(run, name):
     assert code == 1 and record["tensors"][output]["sqnr_db"] == pytest.approx(lost_db, abs=0.01), err
     assert record["first_over"] in own and first_over(text) == [record["first_over"]]
     code, text, err = run(
-        "compare",
-        "framework.json",
-        "engine",
-        "--model",
-        "model.onnx",
+        *"compare framework.json engine --model model.onnx".split(),
         *threshold,
-        "--json",
-        "outputs.json",
-        "-o",
-        "fix.json",
+        *"--json outputs.json -o fix.json".split(),
     )
     record = json.loads(Path("outputs.json").read_text())
     assert code == 1 and record["tensors"][output]["sqnr_db"] == pytest.approx(lost_db, abs=0.01), err

@@ -317,16 +317,8 @@ def test_an_engine_file_is_written_and_inspected(tmp_path, monkeypatch, folder):
     driven.isolate(monkeypatch, tmp_path, folder)
     engine = tmp_path / "scenes.engine"
     said = command(
-        "build",
-        demo.network_path(),
-        "--precision",
-        "fp16",
-        "-o",
-        engine,
-        "--backend",
-        "tensorrt",
-        "--shapes",
-        "image:1x1x96x96:4x1x96x96:8x1x96x96",
+        *f"build {demo.network_path()} --precision fp16 -o {engine} --backend tensorrt".split(),
+        *"--shapes image:1x1x96x96:4x1x96x96:8x1x96x96".split(),
         *EFFORT,
     )
     assert engine.stat().st_size > 100_000 and "trtexec" in said
@@ -465,13 +457,7 @@ def test_polygraphy_takes_the_calibration_cache(tmp_path, monkeypatch, folder):
     ]
     polygraphy(
         tmp_path,
-        "convert",
-        str(demo.network_path()),
-        "-o",
-        "scenes.engine",
-        "--int8",
-        "--calibration-cache",
-        "scenes.cache",
+        *f"convert {demo.network_path()} -o scenes.engine --int8 --calibration-cache scenes.cache".split(),
         *shapes,
     )
     assert (tmp_path / "scenes.cache").read_bytes() == before  # nothing was calibrated
@@ -501,28 +487,12 @@ def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_pa
     ran("sh", "build.sh", *effort)
     ran("sh", "verify.sh")
     ran(
-        str(tools / "polygraphy"),
-        "run",
-        "model.engine",
-        "--model-type",
-        "engine",
-        "--trt",
-        "--load-inputs",
-        "inputs.json",
-        "--save-outputs",
-        "prod.json",
+        *f"{tools}/polygraphy run model.engine --model-type engine --trt --load-inputs inputs.json".split(),
+        *"--save-outputs prod.json".split(),
     )
     judging = [
-        "compare",
-        demo.network_path(),
-        "--data",
-        made / "inputs.json",
-        "--config",
-        made / "precision.json",
-        "--layers",
-        "none",
-        "--backend",
-        "tensorrt",
+        *f"compare {demo.network_path()} --data {made}/inputs.json --config {made}/precision.json".split(),
+        *"--layers none --backend tensorrt".split(),
         *EFFORT,
     ]
     said = command(*judging, "--outputs", made / "prod.json", codes=(0, 1))
@@ -547,14 +517,7 @@ def test_engine_files_are_compared_for_stability(tmp_path, monkeypatch, folder):
         command(
             "build",
             *BUNDLED,
-            "--precision",
-            "fp16",
-            "--batch",
-            8,
-            "-o",
-            engine,
-            "--backend",
-            "tensorrt",
+            *f"--precision fp16 --batch 8 -o {engine} --backend tensorrt".split(),
             f"--trtexec=--builderOptimizationLevel={level}",
             *SOURCE_WORDS,
         )
@@ -562,12 +525,7 @@ def test_engine_files_are_compared_for_stability(tmp_path, monkeypatch, folder):
     said = command(
         "compare",
         *BUNDLED,
-        "--batch",
-        8,
-        "--layers",
-        "none",
-        "--backend",
-        "tensorrt",
+        *"--batch 8 --layers none --backend tensorrt".split(),
         *SOURCE_WORDS,
         *(word for engine in engines for word in ("--engine", engine)),
         "--json",
@@ -593,15 +551,7 @@ def test_the_script_of_two_dumps_builds(tmp_path, monkeypatch, folder):
             sys.executable,
             "-c",
             POLYGRAPHY,
-            "run",
-            model,
-            "--onnxrt",
-            "--onnx-outputs",
-            "*",
-            "--load-inputs",
-            "made/inputs.json",
-            "--save-outputs",
-            "a.json",
+            *f"run {model} --onnxrt --onnx-outputs * --load-inputs made/inputs.json --save-outputs a.json".split(),
         ],
         cwd=tmp_path,
         check=True,
@@ -619,23 +569,10 @@ def test_the_script_of_two_dumps_builds(tmp_path, monkeypatch, folder):
     assert "/enc2/widen" in said
     polygraphy(
         tmp_path,
-        "convert",
-        model,
-        "-o",
-        "fixed.engine",
-        "--fp16",
-        "--precision-constraints",
-        "obey",
-        "--trt-network-postprocess-script",
-        "fix.py",
-        "--trt-min-shapes",
-        "image:[4,1,96,96]",
-        "--trt-opt-shapes",
-        "image:[4,1,96,96]",
-        "--trt-max-shapes",
-        "image:[4,1,96,96]",
-        "--profiling-verbosity",
-        "detailed",
+        *f"convert {model} -o fixed.engine --fp16 --precision-constraints obey".split(),
+        *"--trt-network-postprocess-script fix.py --trt-min-shapes image:[4,1,96,96]".split(),
+        *"--trt-opt-shapes image:[4,1,96,96] --trt-max-shapes image:[4,1,96,96]".split(),
+        *"--profiling-verbosity detailed".split(),
     )
     layers = [one for one in compute_layers(tmp_path / "fixed.engine") if "/enc2/widen/conv/Conv" in one.network_layers]
     print(*map(told_of, compute_layers(tmp_path / "fixed.engine")), sep="\n")
@@ -648,23 +585,11 @@ def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
     told = command(
         "search",
         *BUNDLED,
-        "--metric",
-        demo.metric_spec(),
-        "--precision",
-        "int8",
-        "--no-ranges",
-        "--no-free",
-        "--backend",
-        "tensorrt",
+        *f"--metric {demo.metric_spec()} --precision int8 --no-ranges --no-free --backend tensorrt".split(),
         *EFFORT,
-        "--tolerance",
-        "metric>=base-0.5",
-        "-o",
-        tmp_path / "found.json",
-        "--markdown",
-        tmp_path / "found.md",
+        *f"--tolerance metric>=base-0.5 -o {tmp_path}/found.json --markdown {tmp_path}/found.md".split(),
     )
-    assert "meets it too" in told
+    assert ") meets" in told
     found = json.loads((tmp_path / "found.json").read_text())
     raised = [name for move in found["moves"] if move["kind"] == "precision" for name in move["layers"]]
     assert 1 <= sum(name.endswith("/Conv") for name in raised) <= 3
@@ -676,18 +601,9 @@ def test_a_latency_that_no_engine_keeps_is_said(tmp_path, monkeypatch, folder):
     said = command(
         "search",
         *BUNDLED,
-        "--precision",
-        "int8",
-        "--no-ranges",
-        "--backend",
-        "tensorrt",
+        *"--precision int8 --no-ranges --backend tensorrt".split(),
         *EFFORT,
-        "--tolerance",
-        "sqnr>=25",
-        "--max-latency",
-        "0.001",
-        "-o",
-        tmp_path / "found.json",
+        *f"--tolerance sqnr>=25 --max-latency 0.001 -o {tmp_path}/found.json".split(),
         codes=(1,),
     )
     assert "no config stays" in said
@@ -711,17 +627,8 @@ def test_what_is_refused_as_asked_is_built_on_a_lower_rung_or_is_a_row_with_its_
     data = np.random.default_rng(0).standard_normal((8, *shape[1:]), dtype=np.float32)
     np.savez(tmp_path / "data.npz", **{given.name: data})
     words = [
-        "compare",
-        str(tmp_path / "model.onnx"),
-        "--data",
-        str(tmp_path / "data.npz"),
-        "--engines",
-        "--layers",
-        "none",
-        "--backend",
-        "tensorrt",
-        "--json",
-        str(out),
+        *f"compare {tmp_path}/model.onnx --data {tmp_path}/data.npz --engines --layers none".split(),
+        *f"--backend tensorrt --json {out}".split(),
         *EFFORT,
     ]
     done = CliRunner().invoke(main, words)

@@ -60,16 +60,9 @@ def test_a_part_of_the_metric_can_be_bounded(run, mlp, tmp_path):
         """)
     )
     argv = (
-        "compare",
-        mlp.model,
-        "--data",
-        tmp_path / "labelled.npz",
-        "--metric",
+        *f"compare {mlp.model} --data {tmp_path}/labelled.npz --metric".split(),
         tmp_path / "metric.py:score",
-        "--layers",
-        "none",
-        "--batch",
-        "4",
+        *"--layers none --batch 4".split(),
     )
     code, out, err = run(
         *argv, "--target", "score>=base-1%", "--json", tmp_path / "o.json", "--markdown", tmp_path / "o.md"
@@ -192,17 +185,8 @@ def test_build_is_the_same_byte_for_byte(run, mlp, config, tmp_path):
         assert re.findall(r"(\d) fused layers? in (\w+)", err) == [("1", "FP32"), ("2", "INT8")]
         written.append((tmp_path / name).read_bytes())
     script = [
-        sys.executable,
-        "-m",
-        "trt_tui",
-        "export",
-        mlp.model,
-        "--config",
-        config,
-        "--format",
-        "onnx",
-        "-o",
-        tmp_path / "three.onnx",
+        *f"{sys.executable} -m trt_tui export {mlp.model} --config {config} --format onnx".split(),
+        *f"-o {tmp_path}/three.onnx".split(),
     ]
     subprocess.run(script, check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
     assert written[0] == written[1] == (tmp_path / "three.onnx").read_bytes()

@@ -22,6 +22,8 @@ from trt_tui.tui.state.explanations import explain_summary_cell
 from trt_tui.tui.state.summary import list_summary_columns, summary_rows
 
 pytestmark = pytest.mark.shares_cache
+ERRORS_TITLE = "largest {} errors in {}"
+ACCUMULATED_IN_INT8 = ERRORS_TITLE.format("accumulated", "INT8")
 
 
 def test_each_precision_below_fp32_has_a_title():
@@ -51,7 +53,7 @@ def test_the_named_precisions_alone_are_measured_and_equal_the_default_runs(run,
     accumulated = [{name: layer.get("accumulated") for name, layer in one["layers"].items()} for one in (own, other)]
     assert accumulated[0] == accumulated[1] and any("isolated" in layer for layer in other["layers"].values())
     assert not any("isolated" in layer for one in record["runs"].values() for layer in one["layers"].values())
-    assert "largest accumulated errors in INT8" in out
+    assert ACCUMULATED_IN_INT8 in out
     assert all(run_record["layers"] for run_record in record["runs"].values())
     errors = {name: run_record["outputs"]["y"]["sqnr_db"] for name, run_record in record["runs"].items()}
     assert errors["tf32"] > errors["bf16"] > errors["int8"], "10 bits of the mantissa, 7 bits, 7 bits with one scale"
@@ -125,11 +127,11 @@ def test_the_accumulated_errors_come_first_and_are_those_of_the_run_alone(run, m
     """The first table is that of ``--layers errors --runs int8``; the report with all other values follows."""
 
     def accumulated_rows(out):
-        return out.split("largest accumulated errors in INT8")[1].split("\n\n")[0].strip().splitlines()
+        return out.split(ACCUMULATED_IN_INT8)[1].split("\n\n")[0].strip().splitlines()
 
     _, alone, _ = compare(run, mlp, tmp_path / "a.json", "--layers", "errors", "--no-preview", "--runs", "int8")
     _, out, record = compare(run, mlp, tmp_path / "b.json", "--no-preview")
-    assert out.startswith("largest accumulated errors in INT8") and "largest" not in alone.splitlines()[0]
+    assert out.startswith(ACCUMULATED_IN_INT8) and "largest" not in alone.splitlines()[0]
     assert accumulated_rows(out) == accumulated_rows(alone) != []
     assert out.index("largest accumulated") < out.index("against FP32 on") < out.index("error shares of INT8")
     assert out.count("largest accumulated") == alone.count("largest accumulated") == 1
@@ -137,7 +139,7 @@ def test_the_accumulated_errors_come_first_and_are_those_of_the_run_alone(run, m
     assert out.startswith("# ") and quiet == record
     config = save_config(tmp_path / "p.json", mlp.model, "", raised=2)
     _, out, _ = compare(run, mlp, tmp_path / "d.json", "--no-preview", "--config", config)
-    assert out.startswith("largest accumulated errors in config")
+    assert out.startswith(ERRORS_TITLE.format("accumulated", "config"))
     _, out, _ = compare(run, mlp, tmp_path / "e.json", "--layers", "none", "--no-preview")
     assert "largest" not in out
 
@@ -196,7 +198,7 @@ def test_errors_are_printed_before_the_rest_is_measured_and_are_not_measured_aga
     assert code in (0, 1), err
     (table, first), (report, whole) = printed
     feeds = 4
-    assert table.startswith("largest accumulated errors in INT8") and "largest isolated errors in INT8" in report
+    assert table.startswith(ACCUMULATED_IN_INT8) and ERRORS_TITLE.format("isolated", "INT8") in report
     assert first["group_errors"] == feeds and set(first) <= {"group_errors", "magnitudes", "calibration"}
     assert whole["simulation"] == feeds, "the accuracy of FP16 alone: that of INT8 came with its errors"
     assert whole["group_errors"] == feeds + 3 + 3, "both errors of FP16, and the isolated ones of INT8"
@@ -221,21 +223,8 @@ def wide_mlp(folder):
 def test_the_types_with_scales_of_blocks_are_runs(run, tmp_path, layers):
     model, data = wide_mlp(tmp_path)
     code, out, err = run(
-        "compare",
-        model,
-        "--data",
-        data,
-        "--batch",
-        8,
-        "--no-preview",
-        "--runs",
-        "fp8,mxfp8,int8,nvfp4",
-        "--layers",
-        layers,
-        "--stage",
-        "mxfp8",
-        "--json",
-        tmp_path / "a.json",
+        *f"compare {model} --data {data} --batch 8 --no-preview --runs fp8,mxfp8,int8,nvfp4".split(),
+        *f"--layers {layers} --stage mxfp8 --json {tmp_path}/a.json".split(),
     )
     assert code in (0, 1), err
     record = json.loads((tmp_path / "a.json").read_text())
@@ -272,18 +261,8 @@ def test_errors_of_a_file_that_tensorrt_refuses_in_part_stand_beside_the_exporte
     onnx.save(networks.quantized(symmetric=False), tmp_path / "quantized.onnx")
     np.savez(tmp_path / "x.npz", image=networks.random_images(np.random.default_rng(0), (8, 3, 16, 16)))
     code, _, err = run(
-        "compare",
-        tmp_path / "quantized.onnx",
-        "--data",
-        tmp_path / "x.npz",
-        "--batch",
-        4,
-        "--layers",
-        "errors",
-        "--runs",
-        "fp16",
-        "--json",
-        tmp_path / "a.json",
+        *f"compare {tmp_path}/quantized.onnx --data {tmp_path}/x.npz --batch 4 --layers errors --runs fp16".split(),
+        *f"--json {tmp_path}/a.json".split(),
     )
     assert code in (0, 1), err
     runs = json.loads((tmp_path / "a.json").read_text())["runs"]

@@ -42,15 +42,7 @@ def test_build_writes_an_engine_with_options_of_trtexec(command, mlp, config, tm
     engine, cache = tmp_path / "model.engine", tmp_path / "team.cache"
     done = command(
         "10.16.1",
-        "build",
-        mlp.model,
-        "--config",
-        config,
-        "-o",
-        engine,
-        "--shapes",
-        "x:1x16:4x16:8x16",
-        "--trtexec",
+        *f"build {mlp.model} --config {config} -o {engine} --shapes x:1x16:4x16:8x16 --trtexec".split(),
         f"--timingCacheFile={cache} --builderOptimizationLevel=0",
         "--trtexec",
         "--tacticSources=-CUBLAS,-CUDNN,+JIT_CONVOLUTIONS --refit --stripWeights --memPoolSize=workspace:0.5G",
@@ -119,22 +111,9 @@ def test_without_tensorrt_the_way_out_is_said(run, mlp, tmp_path) -> None:
 def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -> None:
     done = command(
         "10.16.1",
-        "compare",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--batch",
-        4,
-        "--config",
-        config,
-        "--engines",
+        *f"compare {mlp.model} --data {mlp.data} --batch 4 --config {config} --engines".split(),
         PROFILE,
-        "--json",
-        "-",
-        "--markdown",
-        tmp_path / "out.md",
-        "--layers",
-        "none",
+        *f"--json - --markdown {tmp_path}/out.md --layers none".split(),
     )
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
@@ -163,19 +142,9 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
     for release, carried in (("10", True), ("11", False)):
         bundle = command(
             "10.16.1",
-            "bundle",
-            mlp.model,
-            "--data",
-            mlp.data,
-            "--config",
-            config,
-            "--batch",
-            4,
+            *f"bundle {mlp.model} --data {mlp.data} --config {config} --batch 4".split(),
             PROFILE,
-            "--for",
-            release,
-            "-o",
-            tmp_path / release,
+            *f"--for {release} -o {tmp_path}/{release}".split(),
         )
         assert bundle.returncode == 0, bundle.stderr
         assert (tmp_path / release / "timing.cache").is_file() is carried, "the tactics measured here, for this release"
@@ -184,20 +153,8 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
 def test_compare_looks_into_a_marked_engine(command, mlp, tmp_path) -> None:
     done = command(
         "8.6.1",
-        "compare",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--batch",
-        4,
-        "--engines",
-        "--marked",
-        "--json",
-        tmp_path / "out.json",
-        "--markdown",
-        tmp_path / "out.md",
-        "--layers",
-        "errors",
+        *f"compare {mlp.model} --data {mlp.data} --batch 4 --engines --marked --json {tmp_path}/out.json".split(),
+        *f"--markdown {tmp_path}/out.md --layers errors".split(),
     )
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out.json").read_text())
@@ -302,17 +259,7 @@ def compared(command, mlp):
         out = Path(mlp.model).with_suffix(".json")
         done = command(
             release,
-            "compare",
-            mlp.model,
-            "--data",
-            mlp.data,
-            "--batch",
-            4,
-            "--engines",
-            "--layers",
-            "none",
-            "--json",
-            out,
+            *f"compare {mlp.model} --data {mlp.data} --batch 4 --engines --layers none --json {out}".split(),
             "--markdown",
             out.with_suffix(".md"),
             *more,
@@ -416,18 +363,8 @@ def test_build_says_what_it_wrote_in_place_of_what_was_asked(command, mlp, tmp_p
 def test_a_search_is_not_confirmed_by_an_engine_of_another_config(command, mlp, tmp_path) -> None:
     done = command(
         "8.6.1",
-        "search",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--batch",
-        4,
-        "--tolerance",
-        "sqnr>=10",
-        "-o",
-        tmp_path / "found.json",
-        "--markdown",
-        tmp_path / "found.md",
+        *f"search {mlp.model} --data {mlp.data} --batch 4 --tolerance sqnr>=10 -o {tmp_path}/found.json".split(),
+        *f"--markdown {tmp_path}/found.md".split(),
         STANDIN_FAULT="no int8: /fc2/MatMul",
     )
     assert done.returncode == 0, done.stderr

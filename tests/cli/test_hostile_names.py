@@ -164,15 +164,7 @@ def mlp_with_ends(folder, given: str, made: str) -> tuple[str, str]:
         ("x", OPTION, ("bundle", "--for", "10")),
         ("x", OPTION, ("bundle", "--for", "rtx")),
         (OPTION, "y", ("bundle", "--for", "8.6")),
-        (
-            OPTION,
-            "y",
-            (
-                "export",
-                "--format",
-                "polygraphy",
-            ),
-        ),
+        (OPTION, "y", ("export", "--format", "polygraphy")),
         ("x", OPTION, ("subgraph", "--from", "x", f"--to={OPTION}")),
     ],
 )

@@ -126,13 +126,7 @@ headless.HeadlessSession.request_answer = answer
 def test_native_code_in_the_program_is_ended_too_and_leaves_nothing(program, tmp_path):
     out, told_at = tmp_path / "out.onnx", tmp_path / "stuck"
     process = program(
-        "export",
-        "--precision",
-        "fp16",
-        "--format",
-        "onnx",
-        "-o",
-        out,
+        *f"export --precision fp16 --format onnx -o {out}".split(),
         stuck=False,
         code=STUCK.format(out=str(out), told=str(told_at)),
     )

@@ -34,11 +34,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.comparison_report import precision_json_text
-from trt_tui.session.search_report import (
-    built_config_table,
-    search_markdown,
-    search_text,
-)
+from trt_tui.session.search_report import built_config_table, search_markdown, search_text
 from trt_tui.session.search_status import reduction_table
 from trt_tui.session.state import SessionState
 
@@ -152,21 +148,8 @@ def test_options_reach_the_search(run, files, out):
     code, shown, _ = run(
         "search",
         *files,
-        "--tolerance",
-        "sqnr>=30",
-        "--tolerance",
-        "cosine>=0.9999",
-        "--higher",
-        "fp16",
-        "--keep",
-        "/conv1/Conv",
-        "--keep",
-        "ends",
-        "--no-ranges",
-        "--method",
-        "greedy",
-        "-o",
-        out,
+        *"--tolerance sqnr>=30 --tolerance cosine>=0.9999 --higher fp16 --keep /conv1/Conv --keep ends".split(),
+        *f"--no-ranges --method greedy -o {out}".split(),
     )
     loaded = read_config(out, open_network(files[0]))
     assert code == 0, shown
@@ -235,13 +218,7 @@ def test_interrupted_it_writes_its_best_and_goes_on_later(run, files, out, tmp_p
     words = [
         "search",
         *files,
-        "--tolerance",
-        "sqnr>=40",
-        "-o",
-        str(out),
-        "--no-free",
-        "--no-ranges",
-        "--check",
+        *f"--tolerance sqnr>=40 -o {out} --no-free --no-ranges --check".split(),
         f"sh -c 'echo x >> {tmp_path}/checks; sleep 0.1'",
     ]
     command = [sys.executable, "-m", "trt_tui", *words]
@@ -279,25 +256,9 @@ def test_interrupted_it_writes_its_best_and_goes_on_later(run, files, out, tmp_p
 
 def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):
     code, shown, told = run(
-        "search",
-        demo.network_path(),
-        "--data",
-        demo.samples_path(),
-        "--calib-data",
-        demo.calibration_path(),
-        "--metric",
-        demo.metric_spec(),
-        "--samples",
-        "8",
-        "--batch",
-        "8",
-        "--tolerance",
-        "metric>=base-0.5",
-        "--no-ranges",
-        "--no-free",
-        "--no-preview",
-        "-o",
-        out,
+        *f"search {demo.network_path()} --data {demo.samples_path()}".split(),
+        *f"--calib-data {demo.calibration_path()} --metric {demo.metric_spec()} --samples 8 --batch 8".split(),
+        *f"--tolerance metric>=base-0.5 --no-ranges --no-free --no-preview -o {out}".split(),
     )
     assert code == 0, told
     network = open_network(demo.network_path())
@@ -375,19 +336,8 @@ def test_a_value_before_an_argmax_is_no_value_of_the_exported_file(run, tmp_path
     onnx.save(b.model([networks.floats("x", "batch", 16)], [y]), tmp_path / "net.onnx")
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).standard_normal((16, 16), dtype=np.float32))
     code, shown, told = run(
-        "search",
-        tmp_path / "net.onnx",
-        "--data",
-        tmp_path / "data.npz",
-        "--precision",
-        "fp16",
-        "--tolerance",
-        tolerance,
-        "--no-hold-out",
-        "--max-builds",
-        "0",
-        "-o",
-        out,
+        *f"search {tmp_path}/net.onnx --data {tmp_path}/data.npz --precision fp16 --tolerance {tolerance}".split(),
+        *f"--no-hold-out --max-builds 0 -o {out}".split(),
     )
     assert code == 0, told
     assert "network was not executed" in shown and "as exported" not in shown

@@ -232,15 +232,7 @@ def test_a_cache_goes_before_the_ranges_of_a_config_which_fill_it(run, tmp_path)
     code, out, err = run(
         "search",
         *shared,
-        "--tolerance",
-        "sqnr>=0",
-        "-o",
-        "second.json",
-        "--no-ranges",
-        "--config",
-        "first.json",
-        "--calib-cache",
-        "net.cache",
+        *"--tolerance sqnr>=0 -o second.json --no-ranges --config first.json --calib-cache net.cache".split(),
     )
     assert code == 0, err
     second = read_config(tmp_path / "second.json", open_network(mlp.model)).calibration.ranges

@@ -89,14 +89,7 @@ def test_doctor_lists_the_message_below_its_short_form():
 def test_the_lines_of_a_build(command, mlp, release):
     Path("bad.cache").write_bytes(b"not a timing cache")
     build = (
-        "build",
-        mlp.model,
-        "--precision",
-        "fp16",
-        "--shapes",
-        "x:4x16",
-        "-o",
-        "model.engine",
+        *f"build {mlp.model} --precision fp16 --shapes x:4x16 -o model.engine".split(),
         "--trtexec=--timingCacheFile=bad.cache",
     )
     quiet = command(release, *build)

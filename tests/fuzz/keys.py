@@ -34,31 +34,10 @@ EPISODE = 250
 """Keys of one app."""
 
 PRESSES = sorted({key for action in ACTIONS for key in action.keys.split(",")} - {"q"})
-INSIDE = [
-    "enter",
-    "escape",
-    "tab",
-    "shift+tab",
-    "space",
-    "backspace",
-    "delete",
-    "home",
-    "end",
-    "left",
-    "right",
-    "up",
-    "down",
-    "y",
-    "n",
-    "ctrl+a",
-    "ctrl+u",
-    "ctrl+w",
-    "3",
-    "6",
-    "8",
-    "x",
-    "ctrl+c",
-]
+INSIDE = (
+    "enter escape tab shift+tab space backspace delete home end left right up down y n ctrl+a ctrl+u "
+    "ctrl+w 3 6 8 x ctrl+c"
+).split()
 TYPED = [">=", "sqnr>=30", "metric", "[b", "\x1b", "é", "漢", "🙂", "\u202e", "/tmp/../", "1e400", "8 layers"]
 
 

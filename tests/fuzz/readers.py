@@ -187,12 +187,7 @@ def readers(network: Network) -> tuple[Reader, ...]:
             "precision.json",
             (
                 config_text(
-                    network,
-                    config,
-                    _Ranges(ranges),
-                    evidence={"simulated": {"x": 1}},
-                    tolerance="sqnr>=20",
-                    sha256="",
+                    network, config, _Ranges(ranges), evidence={"simulated": {"x": 1}}, tolerance="sqnr>=20", sha256=""
                 ).encode(),
             ),
             configs,

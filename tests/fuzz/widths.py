@@ -44,25 +44,9 @@ from trt_tui.tui.state.status import Hint, StatusLines, status_lines
 
 WIDTHS, HEIGHTS, LEAST = (40, 220), (12, 60), (60, 15)
 PARTS = (
-    "model",
-    "encoder",
-    "decoder",
-    "block",
-    "residual",
-    "depthwise_separable",
-    "attention",
-    "conv",
-    "norm",
-    "projection",
-    "漢字",
-    "layer",
-    "a",
-    "größe",
-    "Q",
-    "stage_of_the_backbone",
-    "🙂",
-    "e",
-)
+    "model encoder decoder block residual depthwise_separable attention conv norm projection 漢字 layer a größe "
+    "Q stage_of_the_backbone 🙂 e"
+).split()
 JOINTS = ("", ".", "_", "-", "[", "/", "x", "e", ".0.", "~")
 NUMBER = re.compile(r"(?<![\d.])-?(?:\d+(?:\.\d+)?|\.\d+)(?:e-?\d+)?")
 SIZE = 4

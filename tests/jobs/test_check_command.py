@@ -286,10 +286,7 @@ def test_a_pipeline_decides_a_search_by_the_simulated_outputs(run, files, tmp_pa
         *files,
         "--calib-data",
         files[2],
-        "--no-hold-out",
-        "--tolerance",
-        "sqnr>=10",
-        "--check",
+        *"--no-hold-out --tolerance sqnr>=10 --check".split(),
         command,
         "-o",
         out,
@@ -345,17 +342,11 @@ def test_an_interrupted_search_kills_its_check(files, tmp_path):
     )
     process = subprocess.Popen(
         [
-            sys.executable,
-            "-m",
-            "trt_tui",
-            "search",
+            *f"{sys.executable} -m trt_tui search".split(),
             *files,
             "--check",
             check,
-            "--tolerance",
-            "sqnr>=200",
-            "-o",
-            str(tmp_path / "out.json"),
+            *f"--tolerance sqnr>=200 -o {tmp_path}/out.json".split(),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -385,10 +376,7 @@ def test_other_networks_are_checked_with_all_their_outputs(run, tmp_path, name):
         model,
         "--check",
         f'test -s "$TRT_TUI_MODEL" && cp "$TRT_TUI_OUTPUTS" {kept}',
-        "--max-fp32",
-        "0",
-        "-o",
-        tmp_path / "out.json",
+        *f"--max-fp32 0 -o {tmp_path}/out.json".split(),
     )
     assert code == 0, told
     with np.load(kept) as outputs:

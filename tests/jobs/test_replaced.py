@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.driven import DrivenSession, DrivenWorker, LocalSession, save_mlp
+from tests.driven import DrivenSession, DrivenWorker, LocalSession, of, save_mlp
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.input_files import FileStamps, list_data_files
 from trt_tui.core.data.userscript import list_script_files
@@ -160,6 +160,13 @@ def test_a_replacement_in_the_middle_of_a_job_ends_it(tmp_path, monkeypatch):
     assert sum(isinstance(event, ev.AccuracyMeasured) for event in events) == 1
 
 
+def metric_of(worker, options) -> float:
+    """The metric of the reference, on a network opened anew."""
+    worker.answer(rq.OpenNetwork(options))
+    events = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))
+    return of(events, ev.ReferenceMetricMeasured)[-1].metric["metric.py:score"]
+
+
 METRIC = "def score(outputs, labels):\n    import helper\n    return helper.VALUE\n"
 
 
@@ -171,21 +178,14 @@ def test_what_a_metric_imports_belongs_to_it(tmp_path):
     (tmp_path / "helper.py").write_text("VALUE = 0.25\n")
     options = replace(options, metric=f"{tmp_path / 'metric.py'}:score")
 
-    def measured(worker):
-        worker.answer(rq.OpenNetwork(options))
-        events = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))
-        return [event.metric["metric.py:score"] for event in events if isinstance(event, ev.ReferenceMetricMeasured)][
-            -1
-        ]
-
     worker = DrivenWorker(tmp_path)
-    assert measured(worker) == 0.25
+    assert metric_of(worker, options) == 0.25
     assert {file.name for file in list_script_files(tmp_path / "metric.py")} == {"metric.py", "other.py", "helper.py"}
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     (tmp_path / "helper.py").write_text("VALUE = 0.75 \n")
     ended = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))[-1]
     assert isinstance(ended, ev.FilesReplaced) and ended.files == ("helper.py",)
-    assert measured(worker) == 0.75, "imported anew, and not taken from what was kept"
+    assert metric_of(worker, options) == 0.75, "imported anew, and not taken from what was kept"
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["when it is imported", "when it is called"])
@@ -207,20 +207,13 @@ def test_what_a_metric_reads_belongs_to_it(tmp_path, early):
     np.savez(tmp_path / "truth.npz", value=0.25)
     options = replace(options, metric=f"{folder / 'metric.py'}:score")
 
-    def measured(worker):
-        worker.answer(rq.OpenNetwork(options))
-        events = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))
-        return [event.metric["metric.py:score"] for event in events if isinstance(event, ev.ReferenceMetricMeasured)][
-            -1
-        ]
-
     worker = DrivenWorker(tmp_path)
-    assert measured(worker) == 0.25
+    assert metric_of(worker, options) == 0.25
     assert {file.name for file in list_script_files(folder / "metric.py")} == {"metric.py", "truth.npz"}
     np.savez(tmp_path / "truth.npz", value=0.75)
     ended = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))[-1]
     assert isinstance(ended, ev.FilesReplaced) and ended.files == ("truth.npz",)
-    assert measured(worker) == 0.75, "read anew, and not taken from what was kept"
+    assert metric_of(worker, options) == 0.75, "read anew, and not taken from what was kept"
 
 
 def test_installed_packages_and_this_program_are_no_part_of_a_script(tmp_path):

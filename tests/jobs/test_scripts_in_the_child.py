@@ -55,30 +55,10 @@ COMMANDS = {
     "compare": ["compare", "MODEL", "--data", "DATA", "--metric", "METRIC", "--layers", "none"],
     "build": ["build", "MODEL", "--data", "DATA", "--precision", "int8", "-o", "typed.onnx"],
     "build with other data to calibrate on": [
-        "build",
-        "MODEL",
-        "--data",
-        "mlp.npz",
-        "--calib-data",
-        "DATA",
-        "--precision",
-        "int8",
-        "-o",
-        "typed.onnx",
+        *"build MODEL --data mlp.npz --calib-data DATA --precision int8 -o typed.onnx".split()
     ],
     "export": ["export", "MODEL", "--data", "DATA", "--precision", "int8", "--format", "trtexec", "-o", "out.sh"],
-    "export of shapes alone": [
-        "export",
-        "MODEL",
-        "--data",
-        "DATA",
-        "--precision",
-        "fp16",
-        "--format",
-        "polygraphy",
-        "-o",
-        "out.py",
-    ],
+    "export of shapes alone": [*"export MODEL --data DATA --precision fp16 --format polygraphy -o out.py".split()],
 }
 
 

@@ -23,14 +23,7 @@ from trt_tui.core.execution import LocalExecutor
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import METRIC_RESAMPLE_COUNT
-from trt_tui.core.measure.results import (
-    Accuracy,
-    Caveat,
-    EngineResult,
-    ErrorMetrics,
-    OutputErrors,
-    RunKind,
-)
+from trt_tui.core.measure.results import Accuracy, Caveat, EngineResult, ErrorMetrics, OutputErrors, RunKind
 from trt_tui.core.measure.target import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove

@@ -12,20 +12,7 @@ from .build import Builder, floats
 
 BATCH, SIDE = 4, 8
 
-_STEPS = (
-    "conv",
-    "depthwise",
-    "grouped",
-    "up",
-    "relu",
-    "leaky",
-    "prelu",
-    "max_pool",
-    "average_pool",
-    "residual",
-    "concat",
-    "split",
-)
+_STEPS = tuple("conv depthwise grouped up relu leaky prelu max_pool average_pool residual concat split".split())
 
 
 def chained(random: Random) -> onnx.ModelProto:

@@ -7,16 +7,8 @@ from onnx import numpy_helper
 
 from .seeding import fill_weights, settle_batch_norms
 
-LIGHT_NAMES = (
-    "bvlc_alexnet",
-    "densenet121",
-    "inception_v1",
-    "inception_v2",
-    "resnet50",
-    "shufflenet",
-    "squeezenet",
-    "vgg19",
-    "zfnet512",
+LIGHT_NAMES = tuple(
+    "bvlc_alexnet densenet121 inception_v1 inception_v2 resnet50 shufflenet squeezenet vgg19 zfnet512".split()
 )
 
 

@@ -61,6 +61,11 @@ class QdqBuilder(Builder):
             "Conv", [source, weight, self.vector(f"{scope}.bias", channels)], scope, kernel_shape=[3, 3], pads=[1] * 4
         )
 
+    def end_in_conv(self, source: str, scope: str, output: str = "out") -> None:
+        """Adds a last 3x3 Conv of 32 channels, with a stored weight and no bias."""
+        weight = self.stored(f"{scope}/weight", self.values(32, 32, 3, 3))
+        self.node("Conv", [source, weight], scope, output=output, kernel_shape=[3, 3], pads=[1] * 4)
+
 
 def without_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy without the pairs on computed tensors, in place of which the readers get the tensor; weights stay as they
@@ -98,15 +103,7 @@ def residual(*, extra: Collection[str] = (), skip: bool = True, tail: bool = Tru
     y = b.pair(y, "/two/extra") if "add" in extra else y
     y = b.node("Relu", [b.node("Add", [y, x if skip else "image"], "/block")], "/block", output="" if tail else "out")
     if tail:
-        y = b.pair(y, "/out")
-        b.node(
-            "Conv",
-            [y, b.stored("/three/weight", b.values(32, 32, 3, 3))],
-            "/three",
-            output="out",
-            kernel_shape=[3, 3],
-            pads=[1] * 4,
-        )
+        b.end_in_conv(b.pair(y, "/out"), "/three")
     return b.model([floats("image", 1, 32, 16, 16)], [floats("out", 1, 32, 16, 16)], name="residual")
 
 
@@ -270,14 +267,7 @@ def between(operator: str) -> onnx.ModelProto:
         y = b.quantized_conv(y, "/mid", b.weight("/mid/weight", b.values(32, 32, 3, 3)))
     else:
         y = b.node(operator, [y], "/mid", axis=1)
-    b.node(
-        "Conv",
-        [b.pair(y, "/next"), b.stored("/two/weight", b.values(32, 32, 3, 3))],
-        "/two",
-        output="y",
-        kernel_shape=[3, 3],
-        pads=[1] * 4,
-    )
+    b.end_in_conv(b.pair(y, "/next"), "/two", "y")
     return b.model([floats("x", 1, 32, 8, 8)], [floats("y", 1, 32, "h", "w")], name="between")
 
 

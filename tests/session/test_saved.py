@@ -293,10 +293,7 @@ def test_one_network_under_two_paths_is_one(tmp_path, monkeypatch, way):
         monkeypatch.chdir(tmp_path)
         other = Path(real.name)
     else:
-        {
-            "symlink": other.symlink_to,
-            "hard link": other.hardlink_to,
-        }[way](real)
+        {"symlink": other.symlink_to, "hard link": other.hardlink_to}[way](real)
     second = LocalSession(replace(made, model=str(other)), tmp_path).settled()
     assert [second.results[one].accuracy for one in first.config_names] == [
         first.results[one].accuracy for one in first.config_names

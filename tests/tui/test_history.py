@@ -41,36 +41,11 @@ UNDONE_ELSEWHERE = {"free", "find"}
 test_tui_controllers.py and test_tui_search.py."""
 
 NO_CHANGES = {
-    "up",
-    "down",
-    "left",
-    "right",
-    "open",
-    "page_up",
-    "page_down",
-    "first",
-    "last",
-    "first_nan",
-    "undo",
-    "redo",
-    "view",
-    "colour",
-    "sort",
-    "copy",
-    "pane_tree",
-    "pane_detail",
-    "pictures",
-    "build",
-    "engine",
-    "compare",
-    "stop",
-    "jobs",
-    "export",
-    "log",
-    "help",
-    "explain",
-    "quit",
-    "sessions",
+    *(
+        "up down left right open page_up page_down first last first_nan undo redo view colour sort copy "
+        "pane_tree pane_detail pictures build engine compare stop jobs export log help explain quit "
+        "sessions"
+    ).split()
 }
 """Actions that look, measure or write, and leave what the user has decided as it is."""
 

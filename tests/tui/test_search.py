@@ -10,7 +10,7 @@ from textual.widgets import Input, Static
 from tests import screen
 from tests.driven import LocalSession, save_resnet
 from tests.local import H200
-from tests.screen import LARGE, SMALL, answered, hint_of, press, refusal, settle, status
+from tests.screen import LARGE, SMALL, answered, hint_of, press, settle, status
 from tests.texts import lacking, numbers
 from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.measure.results import ExportedRun, RunKind
@@ -568,7 +568,7 @@ async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
     async with opened(tmp_path, searched=0) as (app, main, pilot):
         await answered(pilot, "a", "enter")
         await press(pilot, "a")
-        assert refusal(main, "find") and app.screen is main
+        assert "no config yet" in status(main) and app.screen is main
         main.session.child.searched = 2
         await settle(pilot)
         await press(pilot, "a")

@@ -51,18 +51,11 @@ EVENTS = {
 }
 
 IN_COLOUR = {
-    "compared-large",
-    "light-large",
-    "target_met-small",
-    "worst_first-small",
-    "blocks-small",
-    "error-small",
-    "search_result-large",
-    "nan-large",
-    "engine_fresh-large",
-    "engine_stale-small",
-    "engine_no_color-large",
-    "building-small",
+    *(
+        "compared-large light-large target_met-small worst_first-small blocks-small error-small "
+        "search_result-large nan-large engine_fresh-large engine_stale-small engine_no_color-large "
+        "building-small"
+    ).split()
 }
 
 WALKS = {

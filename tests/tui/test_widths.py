@@ -189,20 +189,9 @@ def test_a_line_is_cut_before_a_number(said, width, expected):
 
 def names(rng):
     """Paths of layers as networks have them, many of which are alike but for a part."""
-    parts = [
-        "model",
-        "encoder",
-        "decoder",
-        "block",
-        "residual",
-        "depthwise_separable",
-        "attention",
-        "conv",
-        "norm1",
-        "projection",
-        "漢字",
-        "layer.12",
-    ]
+    parts = (
+        "model encoder decoder block residual depthwise_separable attention conv norm1 projection 漢字 layer.12".split()
+    )
     return list(
         {
             "/".join(

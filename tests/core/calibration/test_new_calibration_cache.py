@@ -88,12 +88,7 @@ def test_what_is_written_is_read_by_the_next_run_with_the_same_results(run, tmp_
         options.model,
         *samples,
         *INT8,
-        "--calib-method",
-        method,
-        "--format",
-        "calibration-cache",
-        "-o",
-        "exported.cache",
+        *f"--calib-method {method} --format calibration-cache -o exported.cache".split(),
     )
     assert code == 0 and Path("exported.cache").read_bytes() == written, said
 
@@ -237,16 +232,7 @@ def test_several_configs_share_the_cache_of_the_first(run, mlp):
         config = PrecisionConfig().with_group_precision(network.groups[place : place + 1], Precision.FP32)
         Path(f"{place}.json").write_text(config_text(network, config))
     code, _, said = run(
-        "compare",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--config",
-        "0.json",
-        "--config",
-        "1.json",
-        "--calib-cache",
-        "new.cache",
+        *f"compare {mlp.model} --data {mlp.data} --config 0.json --config 1.json --calib-cache new.cache".split()
     )
     assert code == 0 and said.count("Wrote new.cache") == 1 and "exists now" not in said, said
 

@@ -15,12 +15,7 @@ from tests.screen import answered, opened, press
 from tests.texts import numbers
 from trt_tui.core.calibration.cache import read_calibration_cache
 from trt_tui.core.calibration.calibration import StatsReducer
-from trt_tui.core.calibration.user_ranges import (
-    find_named_tensors,
-    is_data_dependent,
-    parse_amax,
-    resolve_amax_text,
-)
+from trt_tui.core.calibration.user_ranges import find_named_tensors, is_data_dependent, parse_amax, resolve_amax_text
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
@@ -30,11 +25,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.quantized_types import FP8, INT8
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
-from trt_tui.session.comparison_report import (
-    find_best_range_method,
-    method_comparison_record,
-    method_comparison_table,
-)
+from trt_tui.session.comparison_report import find_best_range_method, method_comparison_record, method_comparison_table
 
 
 @pytest.mark.parametrize(
@@ -77,18 +68,8 @@ def test_on_the_command_line(run, mlp, tmp_path):
     network, out = open_network(mlp.model), tmp_path / "p.json"
     first, second = network.calibrated_tensors[:2]
     code, _, told = run(
-        "search",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--range",
-        f"{first}=2.5",
-        "--range",
-        f"{second}=p90",
-        "--tolerance",
-        "sqnr>=1",
-        "-o",
-        out,
+        *f"search {mlp.model} --data {mlp.data} --range {first}=2.5 --range {second}=p90".split(),
+        *f"--tolerance sqnr>=1 -o {out}".split(),
     )
     config = read_config(out, network).config
     assert code == 0, told
@@ -102,18 +83,9 @@ def test_on_the_command_line(run, mlp, tmp_path):
 @pytest.mark.parametrize("runs", [(), ("--runs", "int8")])
 def test_ranges_on_the_command_line_decide_the_exit_code(run, mlp, runs):
     code, out, told = run(
-        "compare",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--layers",
-        "none",
-        "--no-preview",
+        *f"compare {mlp.model} --data {mlp.data} --layers none --no-preview".split(),
         *runs,
-        "--range",
-        "x=0.01",
-        "--target",
-        "sqnr>=10",
+        *"--range x=0.01 --target sqnr>=10".split(),
     )
     config_row = next(line.split() for line in out.splitlines() if line.startswith("config"))
     assert code == 1 and config_row[-1].startswith("FAIL") and "Target not met" in told, out + told
@@ -207,15 +179,9 @@ def test_a_name_without_ranges_is_refused_with_similar_names(vit, name, title, s
 def test_the_last_range_that_names_a_tensor_counts(run, mlp, tmp_path, given, expected, idle):
     network, out = open_network(mlp.model), tmp_path / "p.json"
     code, _, told = run(
-        "export",
-        mlp.model,
-        "--precision",
-        "int8",
+        *f"export {mlp.model} --precision int8".split(),
         *(part for one in given for part in ("--range", one)),
-        "--format",
-        "json",
-        "-o",
-        out,
+        *f"--format json -o {out}".split(),
     )
     moves = read_config(out, network).config.range_moves
     assert code == 0, told
@@ -226,17 +192,7 @@ def test_the_last_range_that_names_a_tensor_counts(run, mlp, tmp_path, given, ex
 def test_a_pattern_takes_a_method_for_each_of_its_tensors(run, mlp, tmp_path):
     network, out = open_network(mlp.model), tmp_path / "p.json"
     code, _, told = run(
-        "search",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--range",
-        "*=p90",
-        "--no-ranges",
-        "--tolerance",
-        "sqnr>=-100",
-        "-o",
-        out,
+        *f"search {mlp.model} --data {mlp.data} --range *=p90 --no-ranges --tolerance sqnr>=-100 -o {out}".split()
     )
     (note,) = (line for line in told.splitlines() if line.startswith("Note: * "))
     assert code == 0 and numbers(note) == [3] and "p90: x, " in note, told
@@ -244,29 +200,13 @@ def test_a_pattern_takes_a_method_for_each_of_its_tensors(run, mlp, tmp_path):
     assert {move.method for move in wildcard.values()} == {"p90"}
     assert len({move.amax for move in wildcard.values()}) == 3
     code, _, told = run(
-        "search",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--no-ranges",
-        "--tolerance",
-        "sqnr>=-100",
-        "-o",
-        out,
+        *f"search {mlp.model} --data {mlp.data} --no-ranges --tolerance sqnr>=-100 -o {out}".split(),
         *(part for tensor in network.calibrated_tensors for part in ("--range", f"{tensor}=p90")),
     )
     assert code == 0 and read_config(out, network).config.range_moves == wildcard and "Note: " not in told
     code, _, told = run(
-        "export",
-        mlp.model,
-        "--precision",
-        "int8",
-        "--range",
-        "*=2",
-        "--format",
-        "calibration-cache",
-        "-o",
-        tmp_path / "two.cache",
+        *f"export {mlp.model} --precision int8 --range *=2 --format calibration-cache".split(),
+        *f"-o {tmp_path}/two.cache".split(),
     )
     assert code == 0, told  # no data is needed: all ranges are named
     assert read_calibration_cache(tmp_path / "two.cache") == pytest.approx(dict.fromkeys(network.calibrated_tensors, 2))
@@ -283,7 +223,7 @@ def test_methods_beside_each_other(run, mlp, tmp_path):
     assert json.loads(out.read_text())["best"] == best and f"The best is {best}" in told
     assert all(row["method"] in shown for row in rows) and all(row["samples"] for row in rows)
     code, _, told = run("methods", mlp.model, "--data", mlp.data, "--calib-methods", "minmax,best")
-    assert code == 2 and told.startswith("Error: best ")
+    assert code == 2 and told.startswith("Error: --calib-methods: best ")
 
 
 def test_methods_are_ranked_by_the_metric(run, mlp, tmp_path):
@@ -293,11 +233,7 @@ def test_methods_are_ranked_by_the_metric(run, mlp, tmp_path):
     (tmp_path / "metric.py").write_text("def size(outputs, labels):\n    return float((outputs['y'] ** 2).mean())")
     out = tmp_path / "m.json"
     arguments = (
-        "methods",
-        mlp.model,
-        "--data",
-        tmp_path / "labelled.npz",
-        "--metric",
+        *f"methods {mlp.model} --data {tmp_path}/labelled.npz --metric".split(),
         tmp_path / "metric.py:size",
         "--json",
         out,

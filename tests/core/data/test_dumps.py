@@ -330,16 +330,9 @@ def test_the_config_stays_the_base_of_a_fix(runs, tmp_path, run, monkeypatch, ba
     code, _, err = run("dumps", a, b, "--model", options.model, "--config", given, "-o", config, *more)
     assert code == 1, err
     code, _, err = run(
-        "export",
-        options.model,
-        "--config",
-        config,
-        "--format",
+        *f"export {options.model} --config {config} --format".split(),
         "polygraphy" if kind == "py" else "trtexec",
-        "-o",
-        script,
-        "--shapes",
-        "x:1x16:4x16:8x16",
+        *f"-o {script} --shapes x:1x16:4x16:8x16".split(),
     )
     assert code == 0, err
     loaded = read_config(config, network)
@@ -468,15 +461,7 @@ def test_the_first_difference_in_dumps_of_exported_networks_is_a_tensor_of_the_n
     for precision in ("fp16", "int8"):
         assert (
             run(
-                "export",
-                options.model,
-                "--data",
-                options.data,
-                "--precision",
-                precision,
-                "--format",
-                "onnx",
-                "-o",
+                *f"export {options.model} --data {options.data} --precision {precision} --format onnx -o".split(),
                 tmp_path / f"{precision}.onnx",
             )[0]
             == 0
@@ -487,29 +472,16 @@ def test_the_first_difference_in_dumps_of_exported_networks_is_a_tensor_of_the_n
                 "polygraphy",
                 "run",
                 str(tmp_path / f"{precision}.onnx"),
-                "--onnxrt",
-                "--onnx-outputs",
-                "*",
-                "--load-inputs",
-                str(feeds),
-                "--save-outputs",
+                *f"--onnxrt --onnx-outputs * --load-inputs {feeds} --save-outputs".split(),
                 str(tmp_path / f"{precision}.json"),
             ],
         )
         assert not polygraphy()
     out, script, config = tmp_path / "out.json", tmp_path / "fix.py", tmp_path / "fix.json"
     code, text, err = run(
-        "dumps",
-        tmp_path / "fp16.json",
-        tmp_path / "int8.json",
-        "--model",
-        options.model,
-        "--threshold",
+        *f"dumps {tmp_path}/fp16.json {tmp_path}/int8.json --model {options.model} --threshold".split(),
         1e-4,
-        "--json",
-        out,
-        "-o",
-        config,
+        *f"--json {out} -o {config}".split(),
     )
     assert code == 1, err
     assert run("export", options.model, "--config", config, "--format", "polygraphy", "-o", script)[0] == 0
@@ -518,7 +490,7 @@ def test_the_first_difference_in_dumps_of_exported_networks_is_a_tensor_of_the_n
     own = [name for layer in network.layers for name in layer.outputs]
     assert [record["first_over"]] == first_over(text) == own[:1]
     strangers = [name for name, one in record["tensors"].items() if not one["in_network"]]
-    assert list(record["tensors"]) == [*own, *strangers] and strangers and not lacking(text, *strangers)
+    assert list(record["tensors"]) == [*own, *strangers] and f"in the network: {strangers[0]}, " in text
     assert not any(record["tensors"][name]["begins"] for name in strangers)
     postprocess(script, Parsed(network, "8.6.1"), monkeypatch)  # names no tensor or layer that is not there
     assert read_config(config, network).config.find_raised_groups(network)

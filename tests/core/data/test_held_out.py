@@ -218,14 +218,7 @@ def test_runs_do_not_speak_of_ranges_that_they_do_not_need(run, tmp_path):
         config = tmp_path / f"{precision}.json"
         assert (
             run(
-                "export",
-                options.model,
-                "--precision",
-                precision,
-                "--format",
-                "json",
-                "-o",
-                config,
+                *f"export {options.model} --precision {precision} --format json -o {config}".split(),
                 *(("--data", options.data) if warns else ()),
             )[0]
             == 0
@@ -247,21 +240,8 @@ def test_the_worst_sample_is_named_by_its_file(run, tmp_path):
         (tmp_path / "same batches", "b.npz #4", {"index": 4, "file": "b.npz"}),
     ):
         code, out, _ = run(
-            "compare",
-            options.model,
-            "--data",
-            data,
-            "--batch",
-            4,
-            "--layers",
-            "none",
-            "--no-preview",
-            "--target",
-            "sqnr>=20",
-            "--json",
-            tmp_path / "out.json",
-            "--markdown",
-            tmp_path / "out.md",
+            *("compare", options.model, "--data", data, *"--batch 4 --layers none --no-preview".split()),
+            *f"--target sqnr>=20 --json {tmp_path}/out.json --markdown {tmp_path}/out.md".split(),
         )
         runs = json.loads((tmp_path / "out.json").read_text())["runs"]
         assert code == 1 and f"NaN {name} " in out, out

@@ -280,19 +280,9 @@ def test_a_comparison_stands_against_what_was_named(answered, tmp_path, run):
     reference = results(tmp_path / "torch.json", torch=rows(y * np.float32(1.01), 16))
     out = tmp_path / "out.json"
     code, text, err = run(
-        "compare",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        4,
+        *f"compare {options.model} --data {options.data} --batch 4".split(),
         *QUICK,
-        "--reference",
-        reference,
-        "--json",
-        out,
-        "--save-outputs",
-        tmp_path / "saved.json",
+        *f"--reference {reference} --json {out} --save-outputs {tmp_path}/saved.json".split(),
     )
     assert code == 0, err
     assert "against torch.json; layers and the FP32 engine against FP32 on ONNX Runtime" in text
@@ -309,18 +299,8 @@ def test_a_comparison_stands_against_what_was_named(answered, tmp_path, run):
     as_simulated = {run: record["runs"][run]["outputs"]["y"]["sqnr_db"] for run in ("fp32", "int8")}
     assert max(as_simulated.values()) < 45, "against neither FP32 nor torch.json is it met"
     code, text, err = run(
-        "search",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        4,
-        "--reference",
-        f"{tmp_path / 'saved.json'}:int8",
-        "--tolerance",
-        "sqnr>=45",
-        "-o",
-        tmp_path / "p.json",
+        *f"search {options.model} --data {options.data} --batch 4".split(),
+        *f"--reference {tmp_path / 'saved.json'}:int8 --tolerance sqnr>=45 -o {tmp_path}/p.json".split(),
     )
     assert code == 0 and "INT8 meets it already: nothing to do (exact)" in text, err
 
@@ -336,19 +316,9 @@ def test_an_output_that_a_reference_lacks_makes_a_pass_uncertain_unless_the_user
     onnx.save(model, options.model)
     reference = results(tmp_path / "torch.json", torch=rows(y, 16))
     code, text, err = run(
-        "compare",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        4,
+        *f"compare {options.model} --data {options.data} --batch 4".split(),
         *QUICK,
-        "--reference",
-        reference,
-        "--runs",
-        "fp16",
-        "--target",
-        "sqnr>=30",
+        *f"--reference {reference} --runs fp16 --target sqnr>=30".split(),
         *judge,
     )
     assert code == 0 and f"the output {inner} is not judged" * (not judge) in text, err

@@ -14,13 +14,7 @@ from tests.driven import save_resnet
 def test_the_script_of_a_bundle_writes_what_inspect_reads(run, command, mlp, tmp_path, release):
     folder, engine = tmp_path / "bundle", tmp_path / "model.engine"
     code, _, err = run(
-        "bundle",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--precision",
-        "fp16",
-        "--for",
+        *f"bundle {mlp.model} --data {mlp.data} --precision fp16 --for".split(),
         release.removesuffix(".1"),
         "-o",
         folder,

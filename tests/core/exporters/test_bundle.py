@@ -93,20 +93,8 @@ def advised(folder: Path) -> list[list[str]]:
 def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, monkeypatch, release, more, built_by):
     folder = tmp_path / "out"
     code, out, err = run(
-        "bundle",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--batch",
-        4,
-        "--precision",
-        "int8",
-        "--range",
-        "x=2.5",
-        "--for",
-        release,
-        "-o",
-        folder,
+        *f"bundle {mlp.model} --data {mlp.data} --batch 4 --precision int8 --range x=2.5 --for {release}".split(),
+        *f"-o {folder}".split(),
     )
     assert code == 0, err
     assert read_config(folder / "precision.json", open_network(mlp.model)).config.range_moves["x"].amax == 2.5
@@ -279,20 +267,8 @@ def test_a_piece_shows_its_fault_by_itself(run, called, tmp_path, monkeypatch, p
     options, folder = save_resnet(tmp_path), tmp_path / "piece"
     start, stop = "/relu/Relu_output_0", "/layer1/Add_output_0"
     code, out, err = run(
-        "subgraph",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        4,
-        "--precision",
-        precision,
-        "--from",
-        start,
-        "--to",
-        stop,
-        "-o",
-        folder,
+        *f"subgraph {options.model} --data {options.data} --batch 4 --precision {precision} --from {start}".split(),
+        *f"--to {stop} -o {folder}".split(),
     )
     assert code == 0, err
     names = {"fp32.onnx", "typed.onnx", "inputs.json", "reference.json", "run.sh"}

@@ -142,11 +142,7 @@ def test_every_profile_stands_behind_its_number(resnet):
     for line in build_command_lines_for_constraints(network, config, weak, shapes=IMAGE, builder_options=asked):
         words = line.argv[line.argv.index("--profile=0") :][:12]
         assert [word for word in words if "opt" in word or "profile" in word] == [
-            "--profile=0",
-            "--optShapes=image:2x3x32x32",
-            "--profile=1",
-            "--optShapes=image:8x3x32x32",
-            "--profile=2",
+            *"--profile=0 --optShapes=image:2x3x32x32 --profile=1 --optShapes=image:8x3x32x32 --profile=2".split(),
             "--optShapes=image:10x3x32x32",
         ]
         assert words[9:] == ("--minShapes=image:9x3x32x32", *words[10:]) and "--profiles" not in " ".join(line.argv)
@@ -593,16 +589,8 @@ def test_what_modelopt_leaves_out_by_itself_is_said(tmp_path, run):
     """ModelOpt 0.47 quantized the bundled network's other 20 layers, told to quantize all 28."""
     assert (
         run(
-            "export",
-            demo.network_path(),
-            "--precision",
-            "int8",
-            "--data",
-            demo.calibration_path(),
-            "--format",
-            "modelopt",
-            "-o",
-            tmp_path / "m",
+            *f"export {demo.network_path()} --precision int8 --data {demo.calibration_path()}".split(),
+            *f"--format modelopt -o {tmp_path}/m".split(),
         )[0]
         == 0
     )

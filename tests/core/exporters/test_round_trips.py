@@ -395,18 +395,8 @@ def test_a_config_of_a_reference_asks_for_it_again(run, mlp, tmp_path):
     ranges = dict.fromkeys(exact.calibrated_tensors, 3.0)
     formats.write_export("onnx", quantized, exact, PrecisionConfig.from_precision(INT8, FP16), ranges)
     code, _, err = run(
-        "search",
-        quantized,
-        "--reference",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--tolerance",
-        "sqnr>=45",
-        "--no-hold-out",
-        "--no-preview",
-        "-o",
-        config,
+        *f"search {quantized} --reference {mlp.model} --data {mlp.data} --tolerance sqnr>=45 --no-hold-out".split(),
+        *f"--no-preview -o {config}".split(),
     )
     assert code in (0, 1) and config.exists(), err
     assert json.loads(config.read_text())["model"]["weights_of"] == "mlp.onnx"
@@ -416,16 +406,8 @@ def test_a_config_of_a_reference_asks_for_it_again(run, mlp, tmp_path):
     assert "Add --reference mlp.onnx" in refused.value.next_step
     assert "weights of q.onnx" in " ".join(read_any_config(config, found, force=True).warnings)
     code, _, err = run(
-        "export",
-        quantized,
-        "--config",
-        config,
-        "--reference",
-        mlp.model,
-        "--format",
-        "trtexec",
-        "-o",
-        tmp_path / "t.sh",
+        *f"export {quantized} --config {config} --reference {mlp.model} --format trtexec".split(),
+        *f"-o {tmp_path}/t.sh".split(),
     )
     assert code == 0, err
     assert {"x"} <= found.quantized_ranges.keys(), "its Q stands behind a Cast"

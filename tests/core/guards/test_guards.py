@@ -143,6 +143,12 @@ OFF = {f"t{index}": (8.0, 2.0) for index in range(5)}
 ENTROPY = CalibrationCacheHeader("8.6.1", "EntropyCalibration2")
 FEW, MANY = RNG.normal(size=(6, 3, 4, 4)), RNG.normal(size=(48, 3, 4, 4))
 
+
+def converging(*errors) -> GuardFacts:
+    """The facts of ranges that 8, 16 and 32 samples calibrate, with the error of each."""
+    return GuardFacts(convergence=tuple(map(CalibrationConvergencePoint, (8, 16, 32), errors)))
+
+
 CASES = [  # guard, what it warns of, what it does not
     ("unlike-inputs", inputs(images(48, times=255), images(64, seed=1)), inputs(images(48), images(64, seed=1))),
     ("unlike-inputs", inputs(images(48, order=(2, 1, 0)), images(64, seed=1)), inputs(images(3), images(5, seed=1))),
@@ -222,40 +228,8 @@ CASES = [  # guard, what it warns of, what it does not
     ("few-samples", ranges(CONFIG_SOURCE, calibration_samples=31), ranges(CONFIG_SOURCE, calibration_samples=32)),
     ("missing-classes", classes(range(9)), classes(range(10))),
     ("missing-classes", classes(range(30), of=100), classes(range(75), of=100)),  # 53 are to be expected
-    (
-        "more-samples",
-        GuardFacts(
-            convergence=(
-                CalibrationConvergencePoint(8, 10.0),
-                CalibrationConvergencePoint(16, 11.0),
-                CalibrationConvergencePoint(32, 12.5),
-            )
-        ),
-        GuardFacts(
-            convergence=(
-                CalibrationConvergencePoint(8, 10.0),
-                CalibrationConvergencePoint(16, 11.0),
-                CalibrationConvergencePoint(32, 11.9),
-            )
-        ),
-    ),
-    (
-        "more-samples",
-        GuardFacts(
-            convergence=(
-                CalibrationConvergencePoint(8, 28.0),
-                CalibrationConvergencePoint(16, 28.0),
-                CalibrationConvergencePoint(32, 11.0),
-            )
-        ),
-        GuardFacts(
-            convergence=(
-                CalibrationConvergencePoint(8, 28.4),
-                CalibrationConvergencePoint(16, 30.0),
-                CalibrationConvergencePoint(32, 28.8),
-            )
-        ),
-    ),
+    ("more-samples", converging(10.0, 11.0, 12.5), converging(10.0, 11.0, 11.9)),
+    ("more-samples", converging(28.0, 28.0, 11.0), converging(28.4, 30.0, 28.8)),
     (
         "beyond-range",
         replace(ranges(), clipped={"t": ClippedShare(0.004, 0.0)}),
@@ -652,16 +626,8 @@ def test_other_commands_say_what_costs_nothing(resnet, run, tmp_path):
         "compare",
         model,
         *data,
-        "--calib-cache",
-        folder / "stale.cache",
-        "--calib-data",
-        folder / "calib.npz",
-        "--layers",
-        "none",
-        "--json",
-        tmp_path / "c.json",
-        "--markdown",
-        tmp_path / "c.md",
+        *f"--calib-cache {folder}/stale.cache --calib-data {folder}/calib.npz --layers none".split(),
+        *f"--json {tmp_path}/c.json --markdown {tmp_path}/c.md".split(),
     )
     record = json.loads((tmp_path / "c.json").read_text())
     assert code == 0 and not lacking(err, stale, "\n  Next: Calibrate")
@@ -673,25 +639,9 @@ def test_other_commands_say_what_costs_nothing(resnet, run, tmp_path):
             "search",
             model,
             *data,
-            "--calib-cache",
-            folder / "stale.cache",
-            "--tolerance",
-            "sqnr>=-50",
-            "-o",
-            tmp_path / "s.json",
-            "--no-hold-out",
+            *f"--calib-cache {folder}/stale.cache --tolerance sqnr>=-50 -o {tmp_path}/s.json --no-hold-out".split(),
         ),
-        (
-            "build",
-            model,
-            *data,
-            "--calib-cache",
-            folder / "stale.cache",
-            "--precision",
-            "int8",
-            "-o",
-            tmp_path / "b.onnx",
-        ),
+        ("build", model, *data, *f"--calib-cache {folder}/stale.cache --precision int8 -o {tmp_path}/b.onnx".split()),
     ):
         code, _, err = run(*argv)
         assert code == 0 and stale in err, err
@@ -733,18 +683,8 @@ def test_a_quantized_run_is_called_by_its_own_type(run, mlp, tmp_path):
         assert not any("INT8" in alarm.warning_line for alarm in said(guard, facts).alarms), guard
     report = tmp_path / "report.md"
     code, out, err = run(
-        "search",
-        mlp.model,
-        "--data",
-        mlp.data,
-        "--precision",
-        "fp8",
-        "--tolerance",
-        "sqnr>=40",
-        "-o",
-        tmp_path / "p.json",
-        "--markdown",
-        report,
+        *f"search {mlp.model} --data {mlp.data} --precision fp8 --tolerance sqnr>=40 -o {tmp_path}/p.json".split(),
+        *f"--markdown {report}".split(),
     )
     assert code in (0, 1, None) and "FP8 looks better" in err
     assert "INT8" not in out + err + report.read_text(), err

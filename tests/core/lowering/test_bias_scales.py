@@ -16,10 +16,7 @@ from trt_tui.core.lowering.network_rewrite import EditedConstants
 from trt_tui.core.lowering.scales import raise_weight_scales_for_bias
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.constant_moves import (
-    BiasCorrectionMove,
-    encode_vector,
-)
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove, encode_vector
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.qdq.bias_quantization import FLOAT_TYPES, flag_channels_with_bias_overflow
 from trt_tui.core.precision import Precision
@@ -193,16 +190,8 @@ def test_the_bundled_network_has_such_a_channel(backend, run):
     (note,) = (note for note in lower_to_typed_network(network, config, ranges).notes if "bias" in note)
     assert "channel 15" in note and "bits" in note and "dB" in note
     code, _, said = run(
-        "compare",
-        demo.network_path(),
-        "--data",
-        demo.samples_path(),
-        "--calib-data",
-        demo.calibration_path(),
-        "--samples",
-        2,
-        "--layers",
-        "none",
+        *f"compare {demo.network_path()} --data {demo.samples_path()}".split(),
+        *f"--calib-data {demo.calibration_path()} --samples 2 --layers none".split(),
     )
     assert code == 0 and "/bottom/widen/conv/Conv" in said and "channel 15" in said
 

@@ -22,11 +22,7 @@ from trt_tui.core.measure import run_sources
 from trt_tui.core.measure import simulation as simulation_module
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.error_metrics import (
-    ERROR_METRICS,
-    compute_sample_sum_table,
-    compute_sqnr_db_by_sample,
-)
+from trt_tui.core.measure.error_metrics import ERROR_METRICS, compute_sample_sum_table, compute_sqnr_db_by_sample
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.group_sweep import measure_accuracy_per_raised_group
 from trt_tui.core.measure.judged_outputs import select_judged_outputs

@@ -151,15 +151,7 @@ def test_a_search_raises_what_lost_its_epsilon(tmp_path, run, monkeypatch):
     x[::4] = 0
     np.savez(tmp_path / "data.npz", x=x)
     code, out, _ = run(
-        "search",
-        path,
-        "--data",
-        tmp_path / "data.npz",
-        "--reference",
-        exact,
-        "--tolerance",
-        "sqnr>=30",
-        "-o",
-        tmp_path / "p.json",
+        *f"search {path} --data {tmp_path}/data.npz --reference {exact} --tolerance sqnr>=30".split(),
+        *f"-o {tmp_path}/p.json".split(),
     )
     assert code == 0 and re.search("1 of 3 .* in FP32 meet", out)

@@ -66,17 +66,8 @@ def test_values_are_those_of_the_network_with_an_open_batch(run, pair, count):
         code, _, err = run(
             "compare",
             folder / f"{name}.onnx",
-            "--data",
-            data,
-            "--batch",
-            4,
-            "--metric",
-            f"{folder / 'metric.py'}:metric",
-            "--calib-data",
-            calib,
-            "--calib-method",
-            "entropy",
-            "--json",
+            *f"--data {data} --batch 4 --metric {folder / 'metric.py'}:metric --calib-data {calib}".split(),
+            *"--calib-method entropy --json".split(),
             folder / f"{name}.json",
             "--exact",
             "--no-preview",
@@ -140,14 +131,7 @@ def test_errors_at_the_layers_leave_the_filled_batch_out(run, pair):
     records = []
     for data in (whole, part):
         code, _, err = run(
-            "compare",
-            folder / "fixed.onnx",
-            "--data",
-            data,
-            "--calib-data",
-            part,
-            "--json",
-            folder / "c.json",
+            *f"compare {folder}/fixed.onnx --data {data} --calib-data {part} --json {folder}/c.json".split(),
             "--no-preview",
         )
         assert code == 0, err
@@ -170,11 +154,7 @@ def test_an_engine_runs_full_batches(pair):
         save(6),
         "--calib-data",
         save(6),
-        "--engines",
-        "--json",
-        folder / "e.json",
-        "--backend",
-        "tensorrt",
+        *f"--engines --json {folder}/e.json --backend tensorrt".split(),
     )
     assert done.returncode == 0, done.stderr
     runs = json.loads((folder / "e.json").read_text())["runs"]
@@ -187,18 +167,8 @@ def test_exports_hold_full_batches(run, pair):
     data = save(6)
     for release in ("11", "8.6"):
         code, _, err = run(
-            "bundle",
-            folder / "fixed.onnx",
-            "--data",
-            data,
-            "--calib-data",
-            data,
-            "--precision",
-            "int8",
-            "--for",
-            release,
-            "-o",
-            folder / release,
+            *f"bundle {folder}/fixed.onnx --data {data} --calib-data {data} --precision int8".split(),
+            *f"--for {release} -o {folder}/{release}".split(),
         )
         assert code == 0, err
     sizes = {path.stat().st_size for path in (folder / "11" / "samples").glob("*.in0.bin")}

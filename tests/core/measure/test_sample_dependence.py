@@ -209,17 +209,8 @@ def test_a_target_from_a_reference_on_wrong_inputs_is_trivial(run, tmp_path):
     data["image"] = data["image"] * np.float32(255)
     np.savez(tmp_path / "wrong.npz", **{name: array[:12] for name, array in data.items()})
     code, text, err = run(
-        "compare",
-        folder / "scenes.onnx",
-        "--data",
-        tmp_path / "wrong.npz",
-        "--metric",
-        f"{folder / 'metric.py'}:f1",
-        "--layers",
-        "none",
-        "--no-preview",
-        "--runs",
-        "fp16",
+        *f"compare {folder}/scenes.onnx --data {tmp_path}/wrong.npz --metric {folder / 'metric.py'}:f1".split(),
+        *"--layers none --no-preview --runs fp16".split(),
     )
     assert code == 0, err
     assert not lacking(text, "is met even", "in any order"), text

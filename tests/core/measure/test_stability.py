@@ -13,12 +13,7 @@ from tests.texts import lacking
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.judged_outputs import JudgedOutput
-from trt_tui.core.measure.stages import (
-    OutputSpread,
-    Variation,
-    batch_difference_text,
-    measure_output_spreads,
-)
+from trt_tui.core.measure.stages import OutputSpread, Variation, batch_difference_text, measure_output_spreads
 
 
 @pytest.fixture
@@ -29,17 +24,8 @@ def engine(command, tmp_path):
         path = tmp_path / name
         done = command(
             "8.6.1",
-            "build",
-            options.model,
-            "--data",
-            options.data,
-            "--precision",
-            "fp16",
-            "--shapes",
-            "x:1x16:4x16:8x16",
-            "-o",
-            path,
-            f"--trtexec=--timingCacheFile={path}.cache",
+            *f"build {options.model} --data {options.data} --precision fp16 --shapes x:1x16:4x16:8x16".split(),
+            *f"-o {path} --trtexec=--timingCacheFile={path}.cache".split(),
             STANDIN_FAULT=fault,
         )
         assert done.returncode == 0, done.stderr
@@ -60,17 +46,8 @@ def compared(command, options, tmp_path, *arguments):
     record = tmp_path / "record.json"
     done = command(
         "8.6.1",
-        "compare",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        4,
-        "--layers",
-        "none",
-        "--no-preview",
-        "--json",
-        record,
+        *f"compare {options.model} --data {options.data} --batch 4 --layers none --no-preview".split(),
+        *f"--json {record}".split(),
         *arguments,
     )
     return done, json.loads(record.read_text())
@@ -206,22 +183,8 @@ def test_builds_of_one_config_name_the_first_kernel_that_differs(command, tmp_pa
     options, record = save_mlp(tmp_path), tmp_path / "record.json"
     done = command(
         "8.6.1",
-        "compare",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        4,
-        "--layers",
-        "none",
-        "--no-preview",
-        "--runs",
-        "fp16",
-        "--engines",
-        "--builds",
-        3,
-        "--json",
-        record,
+        *f"compare {options.model} --data {options.data} --batch 4 --layers none --no-preview --runs fp16".split(),
+        *f"--engines --builds 3 --json {record}".split(),
         STANDIN_FAULT="flaky: /fc2/MatMul",
         STANDIN_COUNTER=str(tmp_path / "counter"),
     )

@@ -215,25 +215,10 @@ def test_a_comparison_has_a_row_for_each_stage(answered, tmp_path, run):
     onnx.save(model, tmp_path / "rounded.onnx")
     np.savez(tmp_path / "framework.npz", y=y + np.float32(1e-4))
     code, out, err = run(
-        "compare",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        4,
+        *f"compare {options.model} --data {options.data} --batch 4".split(),
         *QUICK,
-        "--stage",
-        f"framework={tmp_path / 'framework.npz'}",
-        "--stage",
-        f"rounded={tmp_path / 'rounded.onnx'}",
-        "--stage",
-        "int8",
-        "--target",
-        "cosine>=0.1",
-        "--json",
-        tmp_path / "out.json",
-        "--markdown",
-        tmp_path / "out.md",
+        *f"--stage framework={tmp_path / 'framework.npz'} --stage rounded={tmp_path / 'rounded.onnx'}".split(),
+        *f"--stage int8 --target cosine>=0.1 --json {tmp_path}/out.json --markdown {tmp_path}/out.md".split(),
     )
     assert code == 0, err
     record = json.loads((tmp_path / "out.json").read_text())
@@ -273,17 +258,9 @@ def test_production_is_held_against_what_was_tested(scale, quantized, code, said
         production = results(tmp_path / "prod.json", trt=rows(-y, 16))
     given = results(tmp_path / "inputs.json", trt=[{"x": x * np.float32(scale)}])
     found, out, err = run(
-        "compare",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        4,
+        *f"compare {options.model} --data {options.data} --batch 4".split(),
         *QUICK,
-        "--outputs",
-        production,
-        "--inputs",
-        given,
+        *f"--outputs {production} --inputs {given}".split(),
     )
     assert (found, said in out) == (code, True), err
     (inputs,) = (line for line in out.splitlines() if line.startswith("inputs of production: x "))

@@ -509,15 +509,7 @@ def test_moves_of_the_command_line_are_in_it(run, mlp, tmp_path):
     network = open_network(mlp.model)
     tensor, group = network.calibrated_tensors[1], network.groups[0].name
     record, err = exported(
-        run,
-        tmp_path / "c.json",
-        mlp.model,
-        "--precision",
-        "int8",
-        "--range",
-        f"{tensor}=2.5",
-        "--keep",
-        f"{group}=fp16",
+        run, tmp_path / "c.json", *f"{mlp.model} --precision int8 --range {tensor}=2.5 --keep {group}=fp16".split()
     )
     kinds = {entry["kind"]: entry for entry in record["moves"]}
     assert set(kinds) == {"range", "keep"} and kinds["range"]["tensors"] == [tensor]
@@ -552,11 +544,7 @@ def test_a_quantized_network_keeps_its_own_precisions(run, tmp_path):
     record, err = exported(
         run,
         tmp_path / "c.json",
-        tmp_path / "quantized.onnx",
-        "--precision",
-        "file",
-        "--reference",
-        tmp_path / "fp32.onnx",
+        *f"{tmp_path}/quantized.onnx --precision file --reference {tmp_path}/fp32.onnx".split(),
     )
     assert record["default"] == {"quantized": "file", "other": "file"}
     assert record["model"]["weights_of"] == "fp32.onnx" and "no range" not in err
@@ -612,12 +600,7 @@ def test_ranges_that_a_config_has_are_exported_and_only_the_others_are_measured(
             "compare",
             options.model,
             *data,
-            "--config",
-            tmp_path / name,
-            "--layers",
-            "none",
-            "--json",
-            tmp_path / "o.json",
+            *f"--config {tmp_path}/{name} --layers none --json {tmp_path}/o.json".split(),
         )
         assert code == 0, err
         compared[name] = json.loads((tmp_path / "o.json").read_text())["runs"]["config"]["outputs"]

@@ -555,6 +555,12 @@ def _in_tensorrts_domain():
     return b.model([floats("x", 4, 64)], [floats("y", 4, 32)], domains=["trt"])
 
 
+def _fp4_quantization(tensor, name):
+    """TensorRT's quantization of a tensor to FP4 while it runs, to values and scales of blocks of 16."""
+    outputs, attributes = [f"{tensor}q", f"{tensor}s"], {"axis": -1, "block_size": 16, "scale_type": 17}
+    return helper.make_node("TRT_FP4DynamicQuantize", [tensor, "global"], outputs, name, domain="trt", **attributes)
+
+
 def _nvfp4():
     """A weight in FP4 with FP8 scales for blocks of 16, themselves scaled, and activations that a run quantizes."""
     b = Builder(opset=23)
@@ -563,18 +569,7 @@ def _nvfp4():
     b.weight("global", np.float32(0.1))
     scale = b.node("DequantizeLinear", ["scales", "global"], name="scale_dq")
     weight = b.node("DequantizeLinear", ["codes", scale], name="weight_dq", axis=0, block_size=16)
-    b.nodes.append(
-        helper.make_node(
-            "TRT_FP4DynamicQuantize",
-            ["x", "global"],
-            ["xq", "xs"],
-            "dynamic",
-            domain="trt",
-            axis=-1,
-            block_size=16,
-            scale_type=17,
-        )
-    )
+    b.nodes.append(_fp4_quantization("x", "dynamic"))
     x = b.node(
         "DequantizeLinear",
         ["xq", b.node("DequantizeLinear", ["xs", "global"], name="xs_dq")],
@@ -606,17 +601,7 @@ def test_scales_of_blocks_in_another_form_are_said_not_to_be_simulated(tmp_path)
     """Its scales are of another tensor than its values."""
     model = _nvfp4()
     dynamic, position = next((node, index) for index, node in enumerate(model.graph.node) if node.name == "dynamic")
-    other = helper.make_node(
-        "TRT_FP4DynamicQuantize",
-        ["z", "global"],
-        ["zq", "zs"],
-        "other",
-        domain="trt",
-        axis=-1,
-        block_size=16,
-        scale_type=17,
-    )
-    model.graph.node.insert(position, other)
+    model.graph.node.insert(position, _fp4_quantization("z", "other"))
     model.graph.input.append(floats("z", 4, 64))
     next(node for node in model.graph.node if node.name == "xs_dq").input[0] = "zs"
     onnx.save(model, tmp_path / "x.onnx")

@@ -233,18 +233,8 @@ def test_a_run_that_rounding_makes_fail_is_shown_as_failed_beside_the_others(run
     path.write_text(config_text(network, FP16))
     record = tmp_path / "record.json"
     code, out, err = run(
-        "compare",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        "4",
-        "--config",
-        path,
-        "--target",
-        "sqnr>=30",
-        "--json",
-        record,
+        *f"compare {options.model} --data {options.data} --batch 4 --config {path} --target sqnr>=30".split(),
+        *f"--json {record}".split(),
     )
     assert code == 1 and not lacking(err, "Target not met", "rounding makes", "Gather /look/Gather")
     assert "--keep indices" in err and "data's shapes" not in err
@@ -288,18 +278,8 @@ def test_outputs_of_a_failed_run_are_not_written(run, tmp_path):
     options = saved(tmp_path, by_position())
     (tmp_path / "p.json").write_text(config_text(open_network(options.model), FP16))
     code, _, err = run(
-        "compare",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        "4",
-        "--config",
-        tmp_path / "p.json",
-        "--layers",
-        "none",
-        "--save-outputs",
-        tmp_path / "outputs.json",
+        *f"compare {options.model} --data {options.data} --batch 4 --config {tmp_path}/p.json".split(),
+        *f"--layers none --save-outputs {tmp_path}/outputs.json".split(),
     )
     assert code == 2 and "rounding makes Gather" in err and not (tmp_path / "outputs.json").exists()
 

@@ -145,19 +145,7 @@ def keys_of(network, target=None, precision=None):
         return set().union(
             *(
                 keys_of(network, BuildTarget(parse_release(text)), precision)
-                for text in (
-                    "8.0",
-                    "8.2",
-                    "10.0",
-                    "10.7",
-                    "10.11",
-                    "10.14",
-                    "10.16",
-                    "11.1",
-                    "11.2",
-                    "rtx1.5",
-                    "rtx1.7",
-                )
+                for text in "8.0 8.2 10.0 10.7 10.11 10.14 10.16 11.1 11.2 rtx1.5 rtx1.7".split()
             )
         )
     lookup = None if precision is None else PrecisionConfig.from_precision(precision).precision_of

@@ -185,14 +185,7 @@ def test_a_pair_on_either_conv_of_a_projected_skip_is_right(opened):
         y = b.pair(y, "/extra") if quantized in ("one", "both") else y
         z = b.pair(z, "/other") if quantized in ("two", "both") else z
         out = b.pair(b.node("Add", [y, z], "/block"), "/out")
-        b.node(
-            "Conv",
-            [out, b.stored("/three/weight", b.values(32, 32, 3, 3))],
-            "/three",
-            output="out",
-            kernel_shape=[3, 3],
-            pads=[1] * 4,
-        )
+        b.end_in_conv(out, "/three")
         return b.model([networks.floats("image", 1, 32, 16, 16)], [networks.floats("out", 1, 32, 16, 16)])
 
     found = {
@@ -207,14 +200,7 @@ def test_a_pair_behind_a_pool_or_before_the_heads_counts(opened):
     x = b.pair("image", "/in")
     pooled = b.node("MaxPool", [x], "/pool", kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1])
     out = b.pair(b.node("Add", [b.quantized_conv(x, "/one"), pooled], "/block"), "/out")
-    b.node(
-        "Conv",
-        [out, b.stored("/two/weight", b.values(32, 32, 3, 3))],
-        "/two",
-        output="out",
-        kernel_shape=[3, 3],
-        pads=[1] * 4,
-    )
+    b.end_in_conv(out, "/two")
     network = opened(b.model([networks.floats("image", 1, 32, 8, 8)], [networks.floats("out", 1, 32, 8, 8)]))
     assert network.qdq_findings == ()
 

@@ -311,21 +311,10 @@ def test_norms_folded_before_the_quantization(saved, tmp_path, run, backend):
     )
     assert checked(tmp_path / "q.onnx", tmp_path / "folded.onnx").weights_source_name == "folded.onnx"
     code, out, err = run(
-        "compare",
-        tmp_path / "q.onnx",
-        "--data",
-        tmp_path / "data.npz",
-        "--calib-data",
-        tmp_path / "data.npz",
-        "--reference",
-        exact,
+        *f"compare {tmp_path}/q.onnx --data {tmp_path}/data.npz --calib-data {tmp_path}/data.npz".split(),
+        *f"--reference {exact}".split(),
         *QUICK,
-        "--runs",
-        "fp16",
-        "--json",
-        tmp_path / "r.json",
-        "--markdown",
-        tmp_path / "r.md",
+        *f"--runs fp16 --json {tmp_path}/r.json --markdown {tmp_path}/r.md".split(),
     )
     record = json.loads((tmp_path / "r.json").read_text())
     assert code in (0, 1) and mismatches(record, "comparison-v1") == [], err

@@ -14,14 +14,7 @@ from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import (
-    SEARCH_METHODS,
-    Evaluation,
-    Search,
-    SearchOutcome,
-    SearchSpace,
-    lowest_precision_config,
-)
+from trt_tui.core.search import SEARCH_METHODS, Evaluation, Search, SearchOutcome, SearchSpace, lowest_precision_config
 from trt_tui.errors import InputError
 from trt_tui.formatting import milliseconds_text
 

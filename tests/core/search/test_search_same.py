@@ -68,16 +68,7 @@ def test_the_app_and_the_command_find_the_same(session, run, tmp_path, monkeypat
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
         out = tmp_path / f"{cache}.json"
         code, _, errors = run(
-            "search",
-            options.model,
-            "--data",
-            options.data,
-            "--batch",
-            "4",
-            "--tolerance",
-            target,
-            "-o",
-            str(out),
+            *f"search {options.model} --data {options.data} --batch 4 --tolerance {target} -o {out}".split(),
             "--markdown",
             str(tmp_path / f"{cache}.md"),
         )
@@ -276,16 +267,8 @@ def test_what_is_not_executed_is_a_reason_for_doubt(exports, monkeypatch):
 def test_the_command_says_that_it_is_not_met_as_exported(run, tmp_path, monkeypatch):
     options = save_resnet(tmp_path, samples=12, size=8)
     code, out, _ = run(
-        "search",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        "4",
-        "--tolerance",
-        "sqnr>=38",
-        "-o",
-        str(tmp_path / "p.json"),
+        *f"search {options.model} --data {options.data} --batch 4 --tolerance sqnr>=38".split(),
+        *f"-o {tmp_path}/p.json".split(),
     )
     assert "exported network yields" in out
     assert json.loads((tmp_path / "p.json").read_text())["evidence"]["search"]["exported_network"]["met"] is True

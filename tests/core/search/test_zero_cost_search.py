@@ -208,20 +208,8 @@ def test_times_belong_to_no_result():
 def test_the_command_prints_the_effort_with_its_time_and_files_hold_it_without(run, tmp_path):
     options = save_resnet(tmp_path, samples=12, size=8)
     code, out, err = run(
-        "search",
-        options.model,
-        "--data",
-        options.data,
-        "--batch",
-        "4",
-        "--tolerance",
-        "sqnr>=50",
-        "--no-ranges",
-        "--no-preview",
-        "-o",
-        str(tmp_path / "p.json"),
-        "--markdown",
-        str(tmp_path / "p.md"),
+        *f"search {options.model} --data {options.data} --batch 4 --tolerance sqnr>=50 --no-ranges".split(),
+        *f"--no-preview -o {tmp_path}/p.json --markdown {tmp_path}/p.md".split(),
     )
     assert code in (0, 1), err
     (line,) = [line for line in out.splitlines() if "zero-cost change" in line]
