@@ -542,23 +542,33 @@ def _preview_text(preview: Mapping[str, Any]) -> str:
     )
 
 
+def stage_table(session: SessionState, errors: Sequence[RunColumn]) -> Table:
+    """Returns the table of the stages on the way to production, with the references of each stage below it.
+
+    Args:
+        errors: The columns of the errors to the stage before.
+    """
+    columns = list_run_columns("stages", metric_column_titles(session))
+    titles, previous_titles = [column.title for column in columns], [column.title for column in errors]
+    rows = [["stage", *titles[:-1], f"to the stage before: {previous_titles[0]}", *previous_titles[1:], titles[-1], ""]]
+    for stage, accuracy in session.list_stage_accuracies():
+        rows.append(_stage_row(session, columns, errors, stage, accuracy))
+        rows += [
+            [f"  against {other_name}", *(column.text(RunRow(Accuracy(other.outputs))) for column in columns)]
+            for other_name, other in stage.other_accuracies
+        ]
+    return Table(rows)
+
+
 def stage_section(session: SessionState) -> Section:
     """Returns the table of the stages on the way to production; empty if no stage was requested."""
     stages = session.list_stage_accuracies()
     if not stages:
         return Section("", [])
     production = next((stage for stage, _ in stages if stage.run.name == PRODUCTION_STAGE), None)
-    columns, errors = list_run_columns("stages", metric_column_titles(session)), list_error_run_columns("stages")
-    titles, previous_titles = [column.title for column in columns], [column.title for column in errors]
-    rows = [["stage", *titles[:-1], f"to the stage before: {previous_titles[0]}", *previous_titles[1:], titles[-1], ""]]
     lines, engine_parts = [], list[Block]()
-    for stage, accuracy in stages:
+    for stage, _ in stages:
         name, run, engine = stage.run.name, stage.run, stage.engine_result
-        rows.append(_stage_row(session, columns, stage, accuracy))
-        rows += [
-            [f"  against {other_name}", *(column.text(RunRow(Accuracy(other.outputs))) for column in columns)]
-            for other_name, other in stage.other_accuracies
-        ]
         if run.unavailable_reason:
             lines.append(f"{name}: not built: {run.unavailable_reason}")
             preview = session.results.get_results_or_empty(run.config).preview if run.config is not None else None
@@ -587,7 +597,7 @@ def stage_section(session: SessionState) -> Section:
                 f"inputs of production: {comparison.description}"
                 for comparison in (production.input_differences if production is not None else ())
             ],
-            Table(rows),
+            stage_table(session, list_error_run_columns("stages")),
             lines,
             [*session.stage_summary_lines(), *session.engine_spread_lines()],
             *engine_parts,
@@ -596,11 +606,14 @@ def stage_section(session: SessionState) -> Section:
 
 
 def _stage_row(
-    session: SessionState, columns: Sequence[RunColumn], stage: StageResult, accuracy: Accuracy | None
+    session: SessionState,
+    columns: Sequence[RunColumn],
+    errors: Sequence[RunColumn],
+    stage: StageResult,
+    accuracy: Accuracy | None,
 ) -> list[str]:
-    errors = list_error_run_columns("stages")
     if accuracy is None:
-        return [stage.run.name, *[NOT_MEASURED] * len(errors)]
+        return [stage.run.name, *[NOT_MEASURED] * len(list_error_run_columns("stages"))]
     mark = formatting.SIMULATED_MARK if stage.run.kind is RunKind.SIMULATED_CONFIG else ""
     run_result = session.results.find_stage_result(stage)
     engine = run_result if isinstance(run_result, EngineResult) else None

@@ -12,20 +12,20 @@ from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db, fp32_engin
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND
 from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, RunKind
 from trt_tui.core.measure.target import TargetOutcome
-from trt_tui.core.report.run_columns import RunColumn, RunRow, list_run_columns
+from trt_tui.core.report.run_columns import RunColumn, RunRow, list_error_run_columns, list_run_columns
 from trt_tui.formatting import (
     EXPORTED,
     EXPORTED_NETWORK,
     FP32_TITLE,
     NOT_MEASURED,
     SIMULATED_MARK,
-    add_decibel_unit,
     cell_width,
     counted_noun_text,
     metric_text,
     run_title,
     take_first_cells,
 )
+from trt_tui.session.comparison_report import stage_table
 from trt_tui.session.results import RESULT_SUFFIXES, collect_run_accuracies, find_decisive_outcome
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
@@ -38,7 +38,6 @@ from trt_tui.tui.spans import (
     line_width,
     move_index_outside_number,
     shorten_middle,
-    sqnr_span,
     wrap_text,
 )
 from trt_tui.tui.state.config_status import (
@@ -47,7 +46,6 @@ from trt_tui.tui.state.config_status import (
     current_config_meets_target,
     find_displayed_target,
     has_unfinished_accuracy,
-    meets_target,
     target_gauge_line,
     target_outcome_line,
     value_margin_text,
@@ -62,7 +60,7 @@ from trt_tui.tui.state.engine_texts import (
     quantized_time_share_text,
 )
 from trt_tui.tui.state.marks import MARGIN_MARK, OTHER_PRECISION_MARK
-from trt_tui.tui.table import Cell, Column, draw_row, fit_columns, fitting_cell
+from trt_tui.tui.table import Cell, Column, block_lines, draw_row, fit_columns, fitting_cell
 
 _OUTCOME_AND_GAUGE_CELLS = 28
 """The cells for an outcome and a gauge. Names of runs are shortened to 13 cells before a gauge has fewer."""
@@ -320,8 +318,8 @@ _OUTPUT_CELLS = 8
 
 
 def has_engine_values(session: Session) -> bool:
-    """Returns True if the table needs columns for values of engines, executed exports or differences of stages."""
-    if session.results.fp32_engine is not None or session.list_stage_accuracies():
+    """Returns True if the table needs columns for values of engines or executed exports."""
+    if session.results.fp32_engine is not None:
         return True
     runs = session.list_run_configs()
     return any(
@@ -457,7 +455,7 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
             if (particular_reasons := [reason for reason in reasons if not reason.endswith(NO_ENGINE_DOUBT)])
             for line in _outcome_reason_rows(heading, particular_reasons, width, height // 20)
         ]
-    return [*rows, *_stage_rows(session, table, width, height)]
+    return [*rows, *(_stage_rows(session, width, height) if session.list_stage_accuracies() else ())]
 
 
 def _list_output_rows(session: Session, table: SummaryTable, accuracy: Accuracy) -> list[SummaryRow]:
@@ -520,45 +518,17 @@ _RESERVED_ROWS = 21
 """The rows of the screen that stages do not use: for the layer list, the detail pane and the runs of the summary."""
 
 
-def _stage_rows(session: Session, table: SummaryTable, width: int, height: int) -> list[SummaryRow]:
-    """Returns a line for each stage on the way to production, and a summary of the first stage with a fault.
+def _stage_rows(session: Session, width: int, height: int) -> list[SummaryRow]:
+    """Returns the table of the stages on the way to production as reports have it, and a summary of the first stage
+    with a fault.
 
-    If the screen is low, stages that meet the target are omitted, the last of them first.
+    Of the errors to the stage before, the table has the first. A screen that is too low for it has the summary alone.
     """
-    stages, summary = session.list_stage_accuracies(), session.stage_summary_lines()
-    room = max(1, height - _RESERVED_ROWS - len(summary))
-    met_stages = [
-        stage.run.name
-        for stage, accuracy in stages
-        if accuracy is not None and meets_target(session, accuracy) is not False
-    ]
-    missed_stages = [stage.run.name for stage, _ in stages if stage.run.name not in met_stages]
-    shown_stages = {*missed_stages[:room], *met_stages[: max(0, room - len(missed_stages))]}
-    rows: list[SummaryRow] = []
-    for stage, accuracy in stages:
-        if stage.run.name not in shown_stages:
-            continue
-        is_simulated = stage.run.kind is RunKind.SIMULATED_CONFIG
-        values = RunRow(accuracy, SIMULATED_MARK if is_simulated else "")
-        built: Cell = ("", "")
-        outcome: Cell = ("", "")
-        if accuracy is not None:
-            outcome = partial(_target_outcome_spans, session, accuracy, None, False)
-        if stage.run.unavailable_reason:
-            built, outcome = fitting_cell(f" {stage.run.unavailable_reason}", is_left_aligned=True), None
-        elif stage.accuracy_to_previous is not None and stage.accuracy_to_previous.worst_output is not None:
-            text, style = sqnr_span(stage.accuracy_to_previous.worst_errors, is_simulated)
-            texts = [f" {add_decibel_unit(text)}{suffix}" for suffix in (" from the one before", " from before", "")]
-            built = fitting_cell(*texts, style=style, is_left_aligned=True)
-        rows.append(
-            SummaryRow("stage", table.draw_line((f" {stage.run.name}", ""), values, [built], outcome), values=values)
-        )
-    ends = [(text, "strong") for text in summary]
-    if stages and len(shown_stages) < len(stages):
-        ends.insert(
-            0, (f"{counted_noun_text(len(stages) - len(shown_stages), 'more stage')} on a taller screen", "dim")
-        )
-    return [*rows, *(SummaryRow("stage", clip_line([(f" {text}", style)], width)) for text, style in ends)]
+    table = block_lines([stage_table(session, list_error_run_columns("stages")[:1])], width - 1)
+    ends = [[(f" {text}", "strong")] for text in session.stage_summary_lines()]
+    if len(table) + len(ends) > height - _RESERVED_ROWS:
+        table = [[(f"{counted_noun_text(len(table) - 1, 'stage')} on a taller screen", "dim")]]
+    return [SummaryRow("stage", clip_line([(" ", ""), *line], width)) for line in (*table, *ends)]
 
 
 def _fp32_row(session: Session, table: SummaryTable, has_fault: bool) -> SummaryRow:
