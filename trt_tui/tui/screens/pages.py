@@ -1,7 +1,8 @@
 """The pages: the log and explanations, configs, jobs and sessions, help, charts, and what a search found."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 from textual import events, on
@@ -38,6 +39,7 @@ from trt_tui.tui.screens.dialogs import (
     TablePage,
     TextPage,
     fit_key_hints,
+    input_error_text,
 )
 from trt_tui.tui.spans import Line, clip_line, labelled_lines, wrap_text
 from trt_tui.tui.state.charts import CHARTS, ChartFrame, DrawnChart, chart_title_line
@@ -195,15 +197,16 @@ class ConfigsPage(TablePage[PrecisionConfig]):
                 self.session.rename_config(config, name.strip())
                 self.update_lines()
 
-        def find_config_name_error(name: str) -> str:
-            try:
-                names.copy().rename_config(config, name.strip())
-            except InputError as error:
-                return f"{error.title}: {error.cause}"
-            return ""
+        def check_config_name(name: str) -> None:
+            names.copy().rename_config(config, name.strip())
 
         self.app.push_screen(
-            Prompt("Name", names[config], f"at most {MAX_NAME_LENGTH} characters", find_config_name_error),
+            Prompt(
+                "Name",
+                names[config],
+                f"at most {MAX_NAME_LENGTH} characters",
+                partial(input_error_text, check_config_name),
+            ),
             save_config_name,
         )
 
@@ -303,8 +306,28 @@ class SessionsPage(TablePage[str]):
 _TEXT_INDENT = 13
 """The number of cells before the text of an action."""
 
-_TERM_PREFIX = "term "
-"""The beginning of the ids of entries for words, which no action id has."""
+
+@dataclass(frozen=True)
+class HelpEntry:
+    """An entry of the help page: an action, or a word or mark that is explained.
+
+    Attributes:
+        names: The keys of the action, or the name of the word.
+        value: The id of the action, or the `Term`.
+        search_text: The text in which typed words are searched, in lower case.
+        disabled_reason: The reason why the action is impossible now; "" if it is possible.
+    """
+
+    heading: str
+    names: tuple[str, ...]
+    explanation: str
+    value: str | Term
+    search_text: str
+    disabled_reason: str = ""
+
+    def is_named(self, text: str) -> bool:
+        """Returns True if a text is a key of the action or a name of the word."""
+        return text in self.names or isinstance(self.value, Term) and self.value.is_named(text)
 
 
 class HelpPage(Dialog):
@@ -328,11 +351,30 @@ class HelpPage(Dialog):
 
     def __init__(self, disabled_reason: Callable[[str], str], terms: Mapping[str, Sequence[Term]]) -> None:
         super().__init__()
-        self.terms = terms
-        self._listed_terms: dict[str, Term] = {}
-        groups = list(dict.fromkeys(action.group for action in ACTIONS))
-        self.actions = sorted(ACTIONS, key=lambda action: groups.index(action.group))
-        self.disabled_reasons = {action.id: disabled_reason(action.id) for action in ACTIONS}
+        self.entries = [
+            HelpEntry(
+                action.group,
+                tuple(map(key_text, get_action_keys(action.id))),
+                action.help,
+                action.id,
+                f"{action.label} {action.help} {action.group}".lower(),
+                disabled_reason(action.id),
+            )
+            for action in ACTIONS
+        ]
+        self.entries += [
+            HelpEntry(
+                heading,
+                (term.name,),
+                term.explanation,
+                term,
+                " ".join((heading, term.name, *term.other_names, term.explanation)).lower(),
+            )
+            for heading, listed in terms.items()
+            for term in listed
+        ]
+        self.headings = list(dict.fromkeys(entry.heading for entry in self.entries))
+        self.listed_entries: list[HelpEntry] = []
 
     def compose_contents(self) -> ComposeResult:
         yield TextField(placeholder="an action, a key, a word or a mark", compact=True)
@@ -343,90 +385,56 @@ class HelpPage(Dialog):
 
     @on(Input.Changed)
     def update_action_list(self) -> None:
-        """Lists the actions and words that match all typed words, under headings; similar names if nothing matches."""
-        choices = self.query_one(KeyedOptionList)
-        terms = self.query_one(Input).value.lower().split()
-        matching = [
-            action
-            for action in self.actions
-            if self._matches_search_terms(
-                terms, (action.label, action.help, action.group), [*map(key_text, get_action_keys(action.id))]
-            )
+        """Lists the actions and words that match all typed words, under headings; similar names if nothing matches.
+
+        A heading with an action or word of exactly the typed name is first.
+        """
+        choices, typed = self.query_one(KeyedOptionList), self.query_one(Input).value.lower().split()
+        name = " ".join(typed)
+        self.listed_entries = [
+            entry for entry in self.entries if all(word in entry.search_text or word in entry.names for word in typed)
         ]
-        options: list[Option] = []
-        group = previous_reason = ""
-        for action in matching:
-            if action.group != group:
-                group, previous_reason = action.group, ""
-                options.append(Option(Content.styled(group, "bold"), disabled=True))
-            disabled_reason = self.disabled_reasons[action.id]
-            names = " ".join(map(key_text, get_action_keys(action.id)))
-            shown_reason = "" if disabled_reason == previous_reason else disabled_reason
-            entry = self._build_entry(names, action.help, shown_reason, bool(disabled_reason))
-            options.append(Option(entry, id=action.id))
-            previous_reason = disabled_reason
-        entries, typed = self._build_glossary_entries(terms), " ".join(terms)
-        is_term = any(term.is_named(typed) for listed in self.terms.values() for term in listed)
-        is_key = any(typed == key_text(key) for action in self.actions for key in get_action_keys(action.id))
-        options = entries + options if is_term and not is_key else options + entries
-        if not options:
-            term_names = [
-                name for listed in self.terms.values() for term in listed for name in (term.name, *term.other_names)
-            ]
-            hint = (
-                suggestion_question(find_similar_names(typed, term_names))
-                or "Without a word, the list shows all entries."
+        first = {entry.heading for entry in self.listed_entries if entry.is_named(name)}
+        self.listed_entries.sort(
+            key=lambda entry: (
+                entry.heading not in first,
+                self.headings.index(entry.heading),
+                not entry.is_named(name),
             )
-            options = [Option(Content(f"Nothing is named {typed}. {hint}"), disabled=True)]
+        )
+        options, heading, reason = list[Option](), "", ""
+        for index, entry in enumerate(self.listed_entries):
+            if entry.heading != heading:
+                heading, reason = entry.heading, ""
+                options.append(Option(Content.styled(heading, "bold"), disabled=True))
+            shown_reason = "" if entry.disabled_reason == reason else entry.disabled_reason
+            options.append(Option(self._build_prompt(entry, shown_reason), id=str(index)))
+            reason = entry.disabled_reason
+        if not options:
+            terms = [entry.value for entry in self.entries if isinstance(entry.value, Term)]
+            similar_names = find_similar_names(
+                name, [name for term in terms for name in (term.name, *term.other_names)]
+            )
+            hint = suggestion_question(similar_names) or "Without a word, the list shows all entries."
+            options = [Option(Content(f"Nothing is named {name}. {hint}"), disabled=True)]
         choices.set_options(options)
         choices.highlighted = next((index for index, choice in enumerate(options) if choice.id is not None), None)
 
-    def _build_glossary_entries(self, search_terms: list[str]) -> list[Option]:
-        """Returns the entries of the words that match all typed words. A word with exactly the typed name is first."""
-        text, options = " ".join(search_terms), list[Option]()
-        self._listed_terms = {}
-        for heading, terms in sorted(
-            self.terms.items(), key=lambda entry: not any(term.is_named(text) for term in entry[1])
-        ):
-            matching = sorted(
-                (
-                    term
-                    for term in terms
-                    if self._matches_search_terms(
-                        search_terms, (heading, term.name, *term.other_names, term.explanation)
-                    )
-                ),
-                key=lambda term: not term.is_named(text),
-            )
-            if matching:
-                options.append(Option(Content.styled(heading, "bold"), disabled=True))
-            for term in matching:
-                option_id = f"{_TERM_PREFIX}{len(self._listed_terms)}"
-                self._listed_terms[option_id] = term
-                options.append(Option(self._build_entry(term.name, term.explanation), id=option_id))
-        return options
-
-    @staticmethod
-    def _matches_search_terms(search_terms: Sequence[str], texts: Sequence[str], keys: Sequence[str] = ()) -> bool:
-        """Returns True if each typed word is a part of one of the texts or equals a key."""
-        text = " ".join(texts).lower()
-        return all(term in text or term in keys for term in search_terms)
-
-    def _build_entry(self, names: str, explanation: str, disabled_reason: str = "", is_quiet: bool = False) -> Content:
-        width = max(20, (self.query_one(KeyedOptionList).size.width or 70) - _TEXT_INDENT - 2)
-        lines = wrap_text(explanation, width)
+    def _build_prompt(self, entry: HelpEntry, shown_reason: str) -> Content:
+        names, width = (
+            " ".join(entry.names),
+            max(20, (self.query_one(KeyedOptionList).size.width or 70) - _TEXT_INDENT - 2),
+        )
+        reason_lines = wrap_text(f"not now: {shown_reason}", width) if shown_reason else []
+        text = [" " * _TEXT_INDENT + line for line in (*wrap_text(entry.explanation, width), *reason_lines)]
         if cell_width(names) > _TEXT_INDENT - 4:  # keys that are too wide get a line above the text
-            text = [f"  {names}", *(" " * _TEXT_INDENT + line for line in lines)]
+            text.insert(0, f"  {names}")
         else:
-            text = [f"  {names:<{_TEXT_INDENT - 2}}{lines[0]}", *(" " * _TEXT_INDENT + line for line in lines[1:])]
-        text += [
-            " " * _TEXT_INDENT + line
-            for line in (wrap_text(f"not now: {disabled_reason}", width) if disabled_reason else ())
-        ]
+            text[0] = f"  {names:<{_TEXT_INDENT - 2}}{text[0].lstrip()}"
         content = Content("\n".join(text))
-        if is_quiet:
-            return content.stylize("$quiet")
-        return content.stylize("bold $accent", 2, 2 + len(names))
+        return (
+            content.stylize("$quiet") if entry.disabled_reason else content.stylize("bold $accent", 2, 2 + len(names))
+        )
 
     @property
     def text(self) -> str:
@@ -444,9 +452,9 @@ class HelpPage(Dialog):
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Shows the id of the selected action, which users write in ``keys.json``."""
-        is_term = event.option_id in self._listed_terms
-        name = f'  keys.json: "{event.option_id}"' if event.option_id is not None and not is_term else ""
-        verb = "explains" if is_term else "runs"
+        value = self.listed_entries[int(event.option_id)].value if event.option_id is not None else ""
+        name = f'  keys.json: "{value}"' if value and isinstance(value, str) else ""
+        verb = "explains" if isinstance(value, Term) else "runs"
         keys_text = f"{{up}}{{down}} go  {{open}} {verb} it{name}  {{close}} close"
         self.query_one(KeyHints).show_keys(f"type to find  {keys_text}")
 
@@ -458,7 +466,7 @@ class HelpPage(Dialog):
 
     def _dismiss_with_action(self, option: Option | None) -> None:
         if option is not None and option.id is not None:
-            self.dismiss(self._listed_terms.get(option.id, option.id))
+            self.dismiss(self.listed_entries[int(option.id)].value)
 
 
 _MAX_SCROLL_LINES = 10**6
