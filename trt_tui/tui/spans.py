@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import TypeAlias
 
 from trt_tui.core.measure.error_metrics import ErrorMetrics
@@ -40,14 +41,15 @@ def line_width(line: Line) -> int:
     return sum(cell_width(escape_hidden_characters(text)) for text, _ in line)
 
 
-def find_span_text(line: Line, cell: int) -> str:
-    """Returns the text of the span at a cell of a line; "" behind its end."""
-    end = 0
-    for text, _ in line:
-        end += cell_width(escape_hidden_characters(text))
-        if cell < end:
-            return text
-    return ""
+def find_span(line: Line, cell: int) -> Span | None:
+    """Returns the span at a cell of a line; None behind its end."""
+    ends = accumulate(line_width([span]) for span in line)
+    return next((span for span, end in zip(line, ends, strict=True) if cell < end), None)
+
+
+def line_text(line: Line) -> str:
+    """Returns the text of a line, without styles and with hidden characters escaped."""
+    return "".join(escape_hidden_characters(text) for text, _ in line)
 
 
 def choose_fitting_text(texts: Sequence[str], width: int) -> str:

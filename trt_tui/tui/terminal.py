@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from textual.app import App
 
@@ -34,12 +34,6 @@ def _can_erase_in_colour() -> bool:
     return curses.tigetflag("bce") > 0 and curses.tigetstr("ech") is not None
 
 
-class AppWithTerminalCells(Protocol):
-    """The interface of an app that stores the known cells of its terminal."""
-
-    terminal_cells: TerminalCells | None
-
-
 class TerminalDriver(DrawingDriver):
     """A Textual driver that draws on standard error, or on standard output if standard error is redirected.
 
@@ -54,7 +48,7 @@ class TerminalDriver(DrawingDriver):
         file.reconfigure(errors="replace")  # a locale that has no "│" gets a "?"
         self.set_output_stream(file)
         self.terminal_cells = TerminalCells(_can_erase_in_colour())
-        cast(AppWithTerminalCells, app).terminal_cells = self.terminal_cells
+        cast(Any, app).terminal_cells = self.terminal_cells
         self._is_drawn = False
         for signal_number, callback in ((signal.SIGTSTP, self._suspend_process), (signal.SIGCONT, self._resume_app)):
             signal.signal(signal_number, functools.partial(self._call_in_event_loop, callback))

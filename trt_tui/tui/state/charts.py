@@ -146,31 +146,16 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
 
 def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, str]:
     """Returns the bar heights from 0 to 1, and the texts of the smallest and the largest error on the axis."""
-    finite = [value for value in sample_errors.values if math.isfinite(value)]
-    if not finite:
-        ends = [
-            sample_error_text(min(sample_errors.values, default=0.0), sample_errors.are_mismatch_shares),
-            sample_error_text(sample_errors.values[sample_errors.worst_position], sample_errors.are_mismatch_shares),
-        ]
-        return [1.0 if math.isnan(value) else 0.0 for value in sample_errors.values], ends[1], ends[0]
-    minimum, maximum = min(finite), max(finite)
-    room = (maximum - minimum) * 1.15 or 1.0
-    heights = [
-        1.0
-        if math.isnan(value)
-        else 0.0
-        if math.isinf(value)
-        else value / (maximum or 1.0)
-        if sample_errors.are_mismatch_shares
-        else (minimum + room - value) / room
-        for value in sample_errors.values
-    ]
-    best, worst = (minimum, maximum) if sample_errors.are_mismatch_shares else (maximum, minimum)
-    return (
-        heights,
-        sample_error_text(worst, sample_errors.are_mismatch_shares),
-        sample_error_text(best, sample_errors.are_mismatch_shares),
+    errors = [sample_errors.sortable_sample_error(position) for position in range(len(sample_errors.values))]
+    finite = [error for error in errors if math.isfinite(error)]
+    best, worst = min(finite, default=0.0), max(finite, default=0.0)
+    room = (worst if sample_errors.are_mismatch_shares else (worst - best) * 1.15) or 1.0
+    base = 0.0 if sample_errors.are_mismatch_shares else worst - room
+    worst_text, best_text = (
+        sample_error_text(sample_errors.values[position], sample_errors.are_mismatch_shares)
+        for position in (sample_errors.worst_position, errors.index(min(errors)))
     )
+    return [max(0.0, min(1.0, (error - base) / room)) for error in errors], worst_text, best_text
 
 
 def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is_mismatch: bool) -> list[Line]:

@@ -30,7 +30,7 @@ from trt_tui.formatting import (
 from trt_tui.session.results import RESULT_SUFFIXES
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, find_span_text, labelled_lines, shorten_path, wrap_text
+from trt_tui.tui.spans import Line, find_span, labelled_lines, shorten_path, wrap_text
 from trt_tui.tui.state import detail, engine_texts
 from trt_tui.tui.state.columns import LAYER_COLUMNS, NAME_COLUMN, LayerColumn, build_row_cells
 from trt_tui.tui.state.config_list import find_toggled_config
@@ -284,7 +284,7 @@ def _share_text(session: Session, row_values: RowValues, row: object) -> str:
     return value_origin_text(
         config,
         "simulated",
-        _used_sample_count_text(session, share.samples),
+        _sample_count_text(session, share.samples),
         points,
         [share.unknown_reason or detail.share_doubt_text(row_values, row.group.name)],
     )
@@ -299,7 +299,7 @@ def _toggle_text(session: Session, row_values: RowValues, row: Row) -> str:
     share = session.get_run_results("config").shares.get(groups[0].name)
     if accuracy is not None or share is None:
         return _simulation_origin(session, config, accuracy, session.target or Target("sqnr", 0.0))
-    return value_origin_text(config, "simulated with the error share", _used_sample_count_text(session, share.samples))
+    return value_origin_text(config, "simulated with the error share", _sample_count_text(session, share.samples))
 
 
 def _cost_text(session: Session, row_values: RowValues, row: object) -> str:
@@ -364,7 +364,7 @@ def explain_header(session: Session) -> list[Explanation]:
 
 def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColumn) -> Explanation:
     """Returns the explanation of a value in the summary table."""
-    value = find_span_text(row.line, column.start).strip(" │")
+    value = (find_span(row.line, column.start) or ("", ""))[0].strip(" │")
     config = session.last_built_config if row.kind == "engine" else session.get_run_config(row.run or "config")
     title = run_title(row.run) if row.run else FP32_TITLE
     row_name = config_name(session, config) if row.run == "config" else title
@@ -469,23 +469,9 @@ def _built_origin(result: EngineResult | ExportedRun, config: str, target: Targe
     return value_origin_text(config, f"from the engine, built by {result.builder_text}", samples, interval)
 
 
-def _used_sample_count_text(session: Session, count: int) -> str:
-    """Returns a number of samples, of those that values in the app are measured on."""
-    used = session.count_judging_samples(session.config)
-    return (
-        f"{count} of the {counted_noun_text(used, 'sample')} in use"
-        if count < used
-        else _sample_count_text(session, count)
-    )
-
-
 def _sample_count_text(session: Session, count: int) -> str:
     total = session.data_summary.judged_count if session.data_summary is not None else count
-    return (
-        f"{count} of {counted_noun_text(total, 'sample')}"
-        if count < total
-        else (f"all {counted_noun_text(count, 'sample')}" if count > 1 else "1 sample")
-    )
+    return f"{count} of {counted_noun_text(total, 'sample')}"
 
 
 def _missing_value_text(session: Session) -> str:

@@ -13,7 +13,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from trt_tui.formatting import cell_width, escape_hidden_characters
-from trt_tui.tui.spans import Line, clip_line, line_width, shorten_middle
+from trt_tui.tui.spans import Line, clip_line, find_span, line_text, line_width, shorten_middle
 
 SPAN_STYLES = (
     "dim",
@@ -117,7 +117,7 @@ class LinePane(ScrollView, SpanLinesWidget, can_focus=True, inherit_bindings=Fal
 
     def line_text(self, index: int) -> str:
         """Returns the text of a line, without styles."""
-        return "".join(escape_hidden_characters(text) for text, _ in self.get_line(index)).rstrip()
+        return line_text(self.get_line(index)).rstrip()
 
     def draw_changed_lines(self, line_count: int) -> None:
         """Builds the visible lines of new contents, and repaints those that differ from the drawn ones."""
@@ -223,7 +223,7 @@ class Lines(SpanLinesWidget):
     @property
     def text(self) -> str:
         """The text of all lines, without styles."""
-        return "\n".join("".join(escape_hidden_characters(text) for text, _ in line).rstrip() for line in self._lines)
+        return "\n".join(line_text(line).rstrip() for line in self._lines)
 
     def get_drawn_line(self, y: int) -> Line:
         """Returns the line at a vertical position of the widget; an empty line below the end."""
@@ -238,16 +238,13 @@ class Lines(SpanLinesWidget):
 
         A click on other text, and a right click on any text, asks for an explanation.
         """
-        end, line = 0, self.get_drawn_line(event.y)
-        for text, name in line:
-            end += cell_width(escape_hidden_characters(text))
-            if event.x < end:
-                if (action := name.partition("@")[2]) and event.button != RIGHT_BUTTON:
-                    await self.run_action(f"screen.{action}")
-                else:
-                    line_text = "".join(escape_hidden_characters(text) for text, _ in line)
-                    self.post_message(self.ExplanationRequested(self, line_text, event.x, event.y + self.top_line))
-                return
+        line = self.get_drawn_line(event.y)
+        if (span := find_span(line, event.x)) is None:
+            return
+        if (action := span[1].partition("@")[2]) and event.button != RIGHT_BUTTON:
+            await self.run_action(f"screen.{action}")
+        else:
+            self.post_message(self.ExplanationRequested(self, line_text(line), event.x, event.y + self.top_line))
 
 
 class TitleRule(Lines):
