@@ -17,8 +17,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
 from trt_tui.tui.state import text_plots
 from trt_tui.tui.state.charts import CHARTS, ChartFrame
-from trt_tui.tui.state.detail import detail_pane_lines
-from trt_tui.tui.state.rows import ColourMeasure, TreeModel, VisibleRow, build_row_values
+from trt_tui.tui.state.rows import ColourMeasure, TreeModel, build_row_values
 from trt_tui.tui.state.text_plots import BarLabel
 from trt_tui.tui.widgets.lines import Lines
 
@@ -41,11 +40,9 @@ def stats(amax=16.0, top=None) -> TensorStats:
     return TensorStats(amax, 1.0, amax / 8, amax / 4, 14000, counts, {}, top)
 
 
-def test_bars_strips_and_sparklines():
+def test_bars_and_strips():
     assert text(text_plots.bar_lines([0, 0.001, 0.5, 1.0], 2, 2)) == "      ██\n  ▁▁████"
     assert text_plots.channel_range_strip([8, 4, 2, 0, 0.001], 5) == "█▇▆ ▁"
-    assert text_plots.sparkline_text([-1, 1, 2, 3, 4, 4], 3) == " ▅█"
-    assert text_plots.sparkline_text([], 3) == "" and text_plots.sparkline_text([0.0], 3) == " "
 
 
 @pytest.mark.parametrize(("count", "most"), [(7, 7), (7, 3), (100, 9), (3, 50)])
@@ -151,10 +148,8 @@ def test_every_picture_fits_and_says_why_there_is_none(tmp_path, size):
         for label, draw in DRAW.items():
             drawn = draw(frame(session, size))
             assert drawn.lines and all(spans.line_width(line) <= size[0] for line in drawn.lines), label
-        row = MODEL.rows_by_group[MODEL.outline.groups[0].name]
-        found = build_row_values(session, MODEL, ColourMeasure.SHARE, "config")
-        lines = text(detail_pane_lines(session, found, VisibleRow(row.path, 0, row), row.group, 120, 60))
-        assert all((word in lines) is not bool(held) for word in ("ranges by channel", "|x| of", "depth"))
+        values = text(DRAW["values"](frame(session, size)).lines)
+        assert all((word in values) is not bool(held) for word in ("ranges by channel", "|x| of"))
 
 
 async def test_charts_without_data_are_grey_and_say_why(tmp_path):

@@ -877,21 +877,6 @@ def test_a_legend_has_whole_entries_of_the_signs_on_the_screen_at_every_width():
     assert not sign_legend_text({"█", "·"}, 200)
 
 
-def test_a_wide_detail_pane_has_charts_beside_its_text(session):
-    row_values, group = found(session), VIT.groups[0]
-    session.results.store_value(
-        GROUP_DETAILS, group.name, GroupDetails({group.activation_qdq_sites()[0].tensor: _stats(31.9, 0.46)})
-    )
-    row = VisibleRow("x", 0, MODEL.rows_by_group[group.name])
-    lines = detail.detail_pane_lines(session, row_values, row, group, 90, 40)
-    shown = [text(line) for line in lines]
-    assert all(spans.line_width(line) <= 90 for line in lines) and all(" │ " in line for line in shown)
-    left, right = (" ".join(line.partition(" │ ")[2 * side] for line in shown) for side in (0, 1))
-    assert "why " in left and "|x| of" in right and "|x| of" not in left
-    narrow = [text(line) for line in detail.detail_pane_lines(session, row_values, row, group, 60, 40)]
-    assert not any("|x| of" in line or " │ " in line for line in narrow)
-
-
 def test_the_page_of_the_metrics_parts(tmp_path, measured_before):
     (tmp_path / "parts.py").write_text(
         "import numpy as np\n"

@@ -19,7 +19,7 @@ from trt_tui.tui.screens.dialogs import Dialog, ErrorDialog, OverlayScreen
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import summary
 from trt_tui.tui.state.columns import choose_list_width, column_title_line, fit_columns
-from trt_tui.tui.state.detail import detail_pane_lines, detail_title
+from trt_tui.tui.state.detail import detail_lines, detail_title
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title, parse_filter
 from trt_tui.tui.state.rows import LayerListView, VisibleRow, sign_legend_text
 from trt_tui.tui.state.status import (
@@ -478,7 +478,7 @@ class Presenter(ReliableTimers, Screen[None]):
             title_rule.set_texts(fill_in_keys("{pane_detail} Detail"))
             return
         row = self.current_row
-        pane.lines = detail_pane_lines(self.session, self.layer_list.row_values, row, self.current_group, width, height)
+        pane.lines = detail_lines(self.session, self.layer_list.row_values, row, width, height)
         hint_text = (
             ""
             if self.is_wide_screen

@@ -1,6 +1,5 @@
-"""The detail pane: its title, the causes of the error at the selected row, remedies, engine and changes, and charts."""
+"""The detail pane: its title, the causes of the error at the selected row, remedies, engine and changes."""
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -50,7 +49,6 @@ from trt_tui.tui.spans import (
     Span,
     choose_fitting_text,
     clip_line,
-    justify_line,
     labelled_lines,
     line_width,
     shorten_middle,
@@ -68,7 +66,7 @@ from trt_tui.tui.state.config_status import (
 )
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
 from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, TreeModel, VisibleRow, find_engine_errors
-from trt_tui.tui.state.text_plots import find_bin_of_index, group_channel_range_lines, histogram_lines, sparkline_text
+from trt_tui.tui.state.text_plots import histogram_lines
 from trt_tui.tui.table import Column, fit_table
 
 _NARROW_CELLS = 48
@@ -343,13 +341,9 @@ def _precision_source_text(session: Session, config: PrecisionConfig, group: Fus
     if choice is None:
         return default
     source = {"user": "you", "file": "the file", PREVIEW_REASON: "the preview"}.get(choice.reason, choice.reason)
-    changed_time = session.group_change_times.get(group.name)
-    time_text = time.strftime(", %H:%M", time.localtime(changed_time)) if changed_time is not None else ""
     has_reason = choice.reason == PREVIEW_REASON or choice.reason.startswith("search:")
     reason = session.choice_reasons.get(group.name, "") if has_reason else ""
-    return (
-        f"{group.precision_label(choice.precision)} by {source}{time_text}{': ' if reason else ''}{reason}; {default}"
-    )
+    return f"{group.precision_label(choice.precision)} by {source}{': ' if reason else ''}{reason}; {default}"
 
 
 def _default_precision_text(config: PrecisionConfig, group: FusionGroup) -> str:
@@ -687,19 +681,6 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
     ][:height]
 
 
-MIN_CHART_ROWS = 8
-"""The minimum height of a pane with charts."""
-
-MIN_SPLIT_CELLS = 84
-"""The minimum width of a pane with charts beside its text. A narrower pane has none."""
-
-_MIN_TEXT_CELLS, _MAX_TEXT_CELLS = 46, 90
-"""The minimum and the maximum width of a text with charts beside it."""
-
-_MAX_HISTOGRAM_ROWS = 12
-_DEPTH_TITLE = " depth  "
-
-
 def detail_title(tree_model: TreeModel, visible_row: VisibleRow | None, width: int) -> str:
     """Returns the title of the detail pane for a row, in at most ``width`` cells.
 
@@ -718,92 +699,3 @@ def detail_title(tree_model: TreeModel, visible_row: VisibleRow | None, width: i
     else:
         name, end = row.label, ""
     return f"{shorten_path(name, max(8, width - cell_width(end)))}{end}"
-
-
-def detail_pane_lines(
-    session: Session,
-    row_values: RowValues,
-    visible_row: VisibleRow | None,
-    group: FusionGroup | None,
-    width: int,
-    height: int,
-) -> list[Line]:
-    """Returns the text of the detail pane, in a wide pane with charts beside it.
-
-    The charts show the worst input and the channel ranges of a group, and the position of a group or scope in the
-    network.
-    """
-    text_width = min(_MAX_TEXT_CELLS, max(_MIN_TEXT_CELLS, width * 11 // 20))
-    charts = (
-        []
-        if width < MIN_SPLIT_CELLS or height < MIN_CHART_ROWS
-        else _stack_fitting_blocks(
-            _list_detail_charts(
-                session,
-                row_values,
-                visible_row,
-                group,
-                width - text_width - 3,
-                min(_MAX_HISTOGRAM_ROWS, max(2, height // 4)),
-            ),
-            height,
-        )
-    )
-    if not charts:
-        return detail_lines(session, row_values, visible_row, width, height)
-    text = detail_lines(session, row_values, visible_row, text_width, height)
-    return [
-        [
-            *justify_line(text[index] if index < len(text) else [], text_width),
-            (" │ ", "rule"),
-            *(charts[index] if index < len(charts) else []),
-        ]
-        for index in range(max(len(text), len(charts)))
-    ]
-
-
-def _stack_fitting_blocks(blocks: Sequence[list[Line]], height: int) -> list[Line]:
-    """Returns blocks of lines below each other, with a blank line between them. Later blocks without room are omitted."""
-    lines: list[Line] = []
-    for block in blocks:
-        if block and (not lines or len(lines) + len(block) + 1 <= height):
-            lines = [*lines, [], *block] if lines else list(block)
-    return lines
-
-
-def _list_detail_charts(
-    session: Session,
-    row_values: RowValues,
-    visible_row: VisibleRow | None,
-    group: FusionGroup | None,
-    width: int,
-    row_count: int,
-) -> list[list[Line]]:
-    """Returns the charts of a row, the most useful chart first."""
-    if group is None:
-        row = visible_row.row if visible_row is not None else None
-        return [error_share_sparkline_lines(row_values, row.groups, width)] if isinstance(row, Scope) else []
-    return [
-        worst_input_lines(session, row_values, group, width, row_count),
-        error_share_sparkline_lines(row_values, [group.name], width),
-        group_channel_range_lines(session, group, width),
-    ]
-
-
-def error_share_sparkline_lines(row_values: RowValues, group_names: Sequence[str], width: int) -> list[Line]:
-    """Returns a sparkline of the error shares in network order. Marks below it show the given groups.
-
-    Unknown and negative shares count as 0. The list is empty if no share is positive.
-    """
-    groups, room = row_values.model.outline.groups, width - len(_DEPTH_TITLE) - 1
-    shares = [max(0.0, row_values.group_values.get(group.name, 0.0)) for group in groups]
-    if row_values.measure is not ColourMeasure.SHARE or not any(shares) or room < 10:
-        return []
-    cell_count = min(room, len(shares))
-    order = {group.name: index for index, group in enumerate(groups)}
-    bins = {find_bin_of_index(order[name], len(shares), cell_count) for name in group_names if name in order}
-    ticks = "".join("▲" if bin_number in bins else " " for bin_number in range(cell_count)).rstrip()
-    return [
-        [(_DEPTH_TITLE, "dim"), (sparkline_text(shares, cell_count), "plot")],
-        [(" " * len(_DEPTH_TITLE) + ticks, "strong")],
-    ]

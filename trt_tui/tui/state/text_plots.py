@@ -7,7 +7,7 @@ without colours, in 16 colours, and when copied.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.calibration.calibration import DominantChannels, TensorStats
@@ -15,7 +15,7 @@ from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.formatting import cell_width, counted_noun_text, number_text, percent_text
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import Line, Span, clip_line, shorten_distinctly, shorten_middle
+from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly, shorten_middle
 
 HEIGHT_BLOCKS = " ▁▂▃▄▅▆▇█"
 """Characters for the height of a bar in a cell, in eighths."""
@@ -75,17 +75,15 @@ def join_spans(spans: Iterable[Span]) -> Line:
     return line
 
 
-def bin_values(
-    values: Sequence[float], max_bins: int, reduce_bin: Callable[[Iterable[float]], float] = max
-) -> list[float]:
-    """Returns values in at most ``max_bins`` bins of neighbouring values; ``reduce_bin`` computes the value of a bin.
+def bin_values(values: Sequence[float], max_bins: int) -> list[float]:
+    """Returns values in at most ``max_bins`` bins of neighbouring values. The value of a bin is its largest.
 
     If there are at most ``max_bins`` values, they are returned unchanged.
     """
     if len(values) <= max_bins:
         return list(values)
     ends = [index * len(values) // max_bins for index in range(max_bins + 1)]
-    return [reduce_bin(values[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
+    return [max(values[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
 
 
 def find_bin_of_index(value_index: int, value_count: int, max_bins: int) -> int:
@@ -97,16 +95,6 @@ def find_bin_of_index(value_index: int, value_count: int, max_bins: int) -> int:
             bin_number for bin_number in range(max_bins) if value_index < (bin_number + 1) * value_count // max_bins
         )
     )
-
-
-def sparkline_text(values: Sequence[float], width: int) -> str:
-    """Returns a bar chart of sums of neighbouring values in one line, with the largest sum at full height.
-
-    Negative sums have no bar.
-    """
-    bins = bin_values(values, width, sum)
-    max_value = max(bins, default=0.0)
-    return "".join(HEIGHT_BLOCKS[bar_height_in_eighths(value / max_value if max_value > 0 else 0.0)] for value in bins)
 
 
 def channel_range_strip(amaxes: Sequence[float], width: int) -> str:
@@ -150,34 +138,25 @@ def bar_label_lines(labels: Sequence[BarLabel], width: int) -> list[Line]:
         gap = bar_label.column - sum(len(text) for text, _ in ticks)
         if gap >= 0:
             ticks += [(" " * gap, ""), ("╵", bar_label.style)]
-    rows: list[Line] = []
-    while inside:
-        fitting_count = len(inside)
-        while (
-            fitting_count > 1
-            and sum(cell_width(bar_label.text) + 2 for bar_label in inside[:fitting_count]) - 2 > width
-        ):
-            fitting_count -= 1
-        rows.append(_bar_label_line(inside[:fitting_count], width))
-        inside = inside[fitting_count:]
-    return [clip_line(line, width) for line in (ticks, *rows)]
+    rows: list[list[BarLabel]] = [[]]
+    for bar_label in inside:
+        if rows[-1] and _count_label_cells([*rows[-1], bar_label]) > width:
+            rows.append([])
+        rows[-1].append(bar_label)
+    lines = [ticks]
+    for row in rows:
+        line: Line = []
+        for index, bar_label in enumerate(row):
+            centred = bar_label.column - cell_width(bar_label.text) // 2
+            start = max(line_width(line) + 2 * bool(line), min(centred, width - _count_label_cells(row[index:])))
+            line += [(" " * (start - line_width(line)), ""), (bar_label.text, bar_label.style)]
+        lines.append(line)
+    return [clip_line(line, width) for line in lines]
 
 
-def _bar_label_line(labels: Sequence[BarLabel], width: int) -> Line:
-    """Returns labels on one line, each as close to its column as its neighbours allow."""
-    starts: list[int] = []
-    next_free = 0
-    for bar_label in labels:
-        starts.append(max(next_free, bar_label.column - cell_width(bar_label.text) // 2))
-        next_free = starts[-1] + cell_width(bar_label.text) + 2
-    end = width
-    for index in reversed(range(len(labels))):
-        starts[index] = max(0, min(starts[index], end - cell_width(labels[index].text)))
-        end = starts[index] - 2
-    line: Line = []
-    for start, bar_label in zip(starts, labels, strict=True):
-        line += [(" " * (start - sum(cell_width(text) for text, _ in line)), ""), (bar_label.text, bar_label.style)]
-    return line
+def _count_label_cells(labels: Sequence[BarLabel]) -> int:
+    """Returns the width of labels beside each other, with two blanks between them."""
+    return sum(cell_width(bar_label.text) + 2 for bar_label in labels) - 2
 
 
 _BIN_COUNT = 64
