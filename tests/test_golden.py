@@ -75,8 +75,5 @@ async def test_screens(case, quick, tmp_path, monkeypatch):
         await settle(pilot)
         for keys in CASES[case].keys:
             await answered(pilot, *keys.split())
-            app.session.group_change_times.clear()
-            app.main_screen.draw_detail_pane()
-            await settle(pilot)
             screens.append(f"keys: {keys}\n{screen_text(app)}")
     check(case, {"screens.txt": "\n".join(screens)})

@@ -792,7 +792,6 @@ def test_a_session_takes_what_was_found_as_one_change(options, session):
     assert session.config == session.search_status.best_config
     raised = session.config.find_raised_groups(session.outline)
     assert raised and session.choice_reasons.keys() == {*raised, *session.config.range_moves}
-    assert set(session.group_change_times) == set(raised)
     assert session.get_run_results("config").accuracy == session.search_status.best_evaluation.target_result.accuracy
     text = precision_json_text(session)
     assert '"search:auto"' in text and '"why"' in text and '"tolerance": "sqnr>=42"' in text

@@ -36,7 +36,7 @@ from trt_tui.tui.state.columns import (
     layer_row_line,
 )
 from trt_tui.tui.state.config_list import config_table
-from trt_tui.tui.state.explanations import explain_cell
+from trt_tui.tui.state.explanations import explain_cell, explain_summary_cell
 from trt_tui.tui.state.marks import DIVERGENCE_MARK
 from trt_tui.tui.state.rows import ColourMeasure, TreeModel, VisibleRow, build_row_values
 from trt_tui.tui.state.status import Hint, StatusLines, job_table, job_texts, next_step_hint, status_lines
@@ -101,6 +101,15 @@ def edited(session) -> str:
     session.toggle_fp32(FIRST)
     assert table(session, 80)["c1 ·"].partition("│")[2].split()[0] == formatting.NOT_MEASURED
     return next(text(line) for line in summary.summary_lines(session, 80) if text(line).startswith(" c0, built"))
+
+
+def test_the_row_of_an_earlier_engine_explains_the_outcome_of_its_own_config(build):
+    session, _ = build()
+    built_outcomes = session.config_target_outcomes(session.config)
+    session.toggle_fp32(FIRST)
+    row = next(row for row in summary.summary_rows(session, 120) if row.kind == "engine")
+    explanation = explain_summary_cell(session, row, summary.list_summary_columns(session, 120)[-1])
+    assert explanation.subject == "c0" and built_outcomes[RunKind.BUILT_ENGINE].text in dict(explanation.texts)["how"]
 
 
 def test_an_engine_has_its_own_columns(build):
@@ -298,23 +307,6 @@ def test_the_detail_says_what_the_engine_made(build):
         result, implementations={CORE: result.implementations[CORE]}
     )
     assert "no engine layer" in said(QKV, 80, 3)
-
-
-def test_the_result_says_as_much_as_fits(build):
-    _, result = build()
-    whole = engine_texts.build_result_text(result, 400)
-    for part in (
-        "built in",
-        " cold",
-        f"{number_text(result.latency_ms[0])} ms (",
-        "reformats 1, ",
-        "unfused Q/DQ 1, ",
-        f"INT8 {result.engine_report.precision_shares()['INT8'][0]}, ",
-        f"{megabytes_text(result.engine_bytes)} MB",
-        f"{megabytes_text(result.device_memory_bytes)} MB of device memory",
-    ):
-        assert part in whole
-    assert all(len(engine_texts.build_result_text(result, width)) <= width for width in range(20, 200, 7))
 
 
 @pytest.mark.parametrize(

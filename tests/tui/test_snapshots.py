@@ -140,7 +140,6 @@ async def take_picture(pilot, name: str, keys: str) -> str:
     if name in EVENTS:
         app.post_session_event(replace(EVENTS[name], job=max(app.session.pending_requests)))
     await settle(pilot)
-    app.session.group_change_times.clear()
     app.main_screen.draw_detail_pane()
     for one in app.screen.query(Input):
         one.cursor_blink = False  # a picture taken late would miss the cursor

@@ -44,7 +44,7 @@ from trt_tui.core.moves.constant_moves import RoundingMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
-from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES_TEXT
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.search import Evaluation
 from trt_tui.errors import InputError, NotReadyError, TrtTuiError
 from trt_tui.formatting import builder_title, counted_noun_text, duration_text
@@ -320,7 +320,7 @@ class Session(SessionState):
         outline = self.opened_network.outline
         saved = self.session_folder.open_session(name, outline.structure_sha256, str(outline.path), outline)
         self._apply_saved_session(saved)
-        self.filter_text, self.choice_reasons, self.group_change_times = "", {}, {}
+        self.filter_text, self.choice_reasons = "", {}
         self.target_text = saved.target or None
         self.set_initial_target()
         self._drop_moves_made_for_other_weights()
@@ -449,8 +449,7 @@ class Session(SessionState):
         """Applies the config without unused Q/DQ, unless the user has changed the config since the request."""
         removal = event.removal
         if removal.groups and self.config == event.config:
-            groups = map(self.opened_network.outline.get_group, removal.move_reasons)
-            self.set_config(removal.config, groups, removal.move_reasons)
+            self.set_config(removal.config, removal.move_reasons)
             self.log.append(removal.report_text)
 
     @_apply.register
@@ -479,12 +478,7 @@ class Session(SessionState):
     @_apply.register
     def _apply_requested_ranges(self, event: ev.RequestedRangesReady) -> None:
         """Applies the ranges to their tensors as one change of the config."""
-        groups = [
-            group
-            for group in (self.outline.groups if self.outline is not None else ())
-            if any(site.tensor in event.ranges for site in group.activation_qdq_sites())
-        ]
-        self.set_config(self.config.with_moves(event.ranges), groups)
+        self.set_config(self.config.with_moves(event.ranges))
 
     @_apply.register
     def _store_command_answer(self, event: ev.CommandAnswer) -> None:
@@ -936,63 +930,42 @@ class Session(SessionState):
 
         If all groups run in FP32, they return to their defaults. If not, all are raised to FP32.
         """
-        groups = list(groups)
-        self.set_config(self.config.with_toggled_fp32(groups), groups)
+        self.set_config(self.config.with_toggled_fp32(list(groups)))
 
     def toggle_barrier(self, group: FusionGroup) -> None:
-        """Adds or removes a fusion barrier behind a fusion group.
-
-        Raises:
-            InputError: The result of the group cannot be an additional network output.
-        """
+        """Adds or removes a fusion barrier behind a fusion group, whose result can be an additional network output."""
         config = self.config
         if group.final_tensor in config.get_moves(BarrierMove):
             config = config.without_moves(BarrierMove, [group.final_tensor])
         else:
-            outline = self.opened_network.outline
-            if refusal := BarrierMove().refusal_reason(outline, group.final_tensor):
-                raise InputError(f"{group.name} cannot have a fusion barrier", refusal, "")
             config = config.with_moves({group.final_tensor: BarrierMove()})
-        self.set_config(config, [group])
+        self.set_config(config)
 
     def step_precisions(self, groups: Iterable[FusionGroup], upwards: bool) -> None:
         """Moves fusion groups one step up or down in the precisions of the config, by default INT8, FP16 and FP32."""
-        old_config, groups = self.config, list(groups)
-        config = old_config
+        old_config = config = self.config
         for group in groups:
             config = config.with_group_precision([group], find_stepped_precision(old_config, group, upwards))
-        self.set_config(config, groups)
+        self.set_config(config)
 
     def set_precision(self, groups: Iterable[FusionGroup], precision: Precision) -> None:
         """Gives fusion groups a precision. Groups that cannot run in the precision are left unchanged."""
-        groups = list(groups)
-        self.set_config(self.config.with_group_precision(groups, precision), groups)
+        self.set_config(self.config.with_group_precision(list(groups), precision))
 
     def apply_next_range_method(self, group: FusionGroup) -> str:
-        """Applies the next range method to the inputs of a fusion group and returns the name of the method.
+        """Applies the next range method to the inputs of a quantized fusion group and returns the name of the method.
 
         If the statistics of the inputs are unknown, they are requested first.
 
         Raises:
-            InputError: The group is not quantized.
             NotReadyError: The statistics of the group are not measured yet.
         """
         precision = self.config.precision_of(group)
         tensors = [site.tensor for site in group.calibrated_qdq_sites(precision)]
-        if not tensors:
-            raise InputError(
-                f"{group.name} has no quantized inputs", f"only layers in {TYPES_WITH_RANGES_TEXT} have ranges", ""
-            )
-        if not self.config.fixed_range_tensors.isdisjoint(tensors):
-            raise InputError(
-                f"the channels of {group.name} are scaled",
-                "the range depends on the factors",
-                "Undo the change of its channels first.",
-            )
         details = self.results.find_value(GROUP_DETAILS, group.name)
         if self.calibration is None or details is None or any(tensor not in details.tensors for tensor in tensors):
             self.request_group_details(group)
-            raise NotReadyError("its ranges are still being measured", "", "The next method follows then.")
+            raise NotReadyError("its ranges are still being measured", "", "Wait, and press the key again.")
         base_method = self.calibration.method
         methods = [
             base_method,
@@ -1006,7 +979,7 @@ class Session(SessionState):
             tensor_stats = details.tensors[tensor].amax_by_range_method(precision)
             choice = None if next_method == base_method else RangeMove(tensor_stats[next_method], next_method)
             config = config.with_range(tensor, choice)
-        self.set_config(config, [group])
+        self.set_config(config)
         return next_method
 
     def set_ranges(self, tensors: Iterable[str], range_text: str) -> None:
@@ -1047,7 +1020,7 @@ class Session(SessionState):
         outline = self.opened_network.outline
         config = remove_network_range_method(self.config, outline)
         if self.calibration is not None and method == self.calibration.method:
-            self.set_config(config, outline.groups)
+            self.set_config(config)
             return
         tensors = tuple(tensor for tensor in list_range_tensors(outline) if tensor not in config.range_moves)
         self.send_request(rq.CalibrateRanges(method, tensors, config))
@@ -1064,17 +1037,11 @@ class Session(SessionState):
         search_status = self.search_status
         if search_status is None or config == self.config:
             return False
-        before = self.config.precision_moves
-        changed = [
-            group
-            for group in self.opened_network.outline.groups
-            if config.precision_moves.get(group.name) != before.get(group.name)
-        ]
         search_status.adopted_config = config
         end_event = search_status.end_event
         if evaluation is not None and end_event is not None and not end_event.has_other_samples:
             self.results.get_or_create_results(config).store_accuracy(evaluation.target_result.accuracy)
-        self.set_config(config, changed, search_status.find_move_reasons(config))
+        self.set_config(config, search_status.find_move_reasons(config))
         return True
 
     def set_filter(self, text: str) -> None:
@@ -1121,16 +1088,10 @@ class Session(SessionState):
             self.save_session()
         return True
 
-    def set_config(
-        self,
-        config: PrecisionConfig,
-        groups: Iterable[FusionGroup] = (),
-        choice_reasons: Mapping[str, str] | None = None,
-    ) -> None:
+    def set_config(self, config: PrecisionConfig, choice_reasons: Mapping[str, str] | None = None) -> None:
         """Makes a config the current one and measures it.
 
         Args:
-            groups: The fusion groups that change, whose rows show the time of the change.
             choice_reasons: The reasons for moves of the config, by group or tensor.
         """
         outline = self.outline if not self.network_only else None
@@ -1151,8 +1112,6 @@ class Session(SessionState):
         self.history.state = self.current_user_state
         self.choice_reasons |= choice_reasons or {}
         if self.history.push_state(replace(self.current_user_state, config=config)):
-            change_time = time.time()
-            self.group_change_times.update((group.name, change_time) for group in groups)
             self._save_and_measure_config()
 
     def _save_and_measure_config(self) -> None:

@@ -73,8 +73,7 @@ class SessionState:
         source: The hashes of network and data, and their files.
         calibration: The ranges in use; ``config_calibration`` are the ranges of the config file.
         saved_sha256: Hash of the weights behind the resumed session.
-        history: The states with undo; ``config_names`` the names of configs, ``group_change_times`` the time of the
-            last change of a group (Unix time).
+        history: The states with undo; ``config_names`` the names of configs.
         filter_text: The filter of the rows, which undo restores; "" for none.
         results: All measured results.
         last_built_config: The config that was built last.
@@ -117,7 +116,6 @@ class SessionState:
         self.history = ChangeHistory(PrecisionConfig.from_precision(Precision.INT8, options.other, options.tf32))
         self.config_names = ConfigNames()
         self.filter_text = ""
-        self.group_change_times: dict[str, float] = {}
         self.results = self.make_empty_results()
         self.last_built_config: PrecisionConfig | None = None
         self.search_status: SearchStatus | None = None

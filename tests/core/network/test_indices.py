@@ -199,7 +199,7 @@ def test_files_and_sessions_without_the_rule_keep_their_meaning(session, tmp_pat
         count_groups_by_keep_rule(first.config) == {"indices": 1} and first.list_run_configs()["int8"] == first.config
     )
     assert "indices" in first.notice
-    first.set_config(INT8, first.outline.groups)
+    first.set_config(INT8)
     first.close()
     second = session(options, kind=LocalSession, resume=True).settled()
     assert second.config == INT8 and not count_groups_by_keep_rule(second.config)

@@ -1,7 +1,7 @@
 """The actions that change the config: precisions, keep rules and barriers, ranges, and zero-cost changes."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partialmethod
 
@@ -183,7 +183,7 @@ class PrecisionController(Presenter):
             old_config = session.config
             precision = chosen_precision if isinstance(chosen_precision, Precision) else None
             if precision is None:
-                session.set_config(old_config.without_group_precision(free_groups), free_groups)
+                session.set_config(old_config.without_group_precision(free_groups))
             else:
                 session.set_precision(free_groups, precision)
             self.handle_config_change()
@@ -225,14 +225,7 @@ class PrecisionController(Presenter):
 
         def set_chosen_config(config: PrecisionConfig) -> None:
             if config != session.config:
-                session.set_config(
-                    config,
-                    [
-                        group
-                        for group in outline.groups
-                        if group.name in config.groups_fixed_by_rule ^ session.config.groups_fixed_by_rule
-                    ],
-                )
+                session.set_config(config)
                 self.handle_config_change()
                 self.show_message(keep_rules_text(config) or "no rule keeps a layer", "")
 
@@ -241,17 +234,6 @@ class PrecisionController(Presenter):
 
 class RangeController(Presenter):
     """The part of the main screen for the ranges of the selected groups, and the comparison of range methods."""
-
-    _awaited_range: tuple[FusionGroup, PrecisionConfig] | None = None
-    """The group whose next range method follows when its ranges are measured, in its config; None if there is none."""
-
-    def forget_awaited_range(self, event: ev.JobCancelled) -> None:
-        self._awaited_range = None
-
-    def apply_awaited_range(self, event: ev.ValueMeasured | ev.CalibrationReady) -> None:
-        awaited, self._awaited_range = self._awaited_range, None
-        if self.app.screen is self and awaited == (self.current_group, self.session.config):
-            self.perform_action("range")
 
     def show_applied_ranges(self, event: ev.RequestedRangesReady) -> None:
         self.handle_config_change()
@@ -308,9 +290,7 @@ class RangeController(Presenter):
         if group is None:
             self._ask_for_range()
             return
-        self._awaited_range = (group, self.session.config)
         method = self.session.apply_next_range_method(group)
-        self._awaited_range = None
         self.handle_config_change()
         self.show_message(f"input range: {method}", "")
 
@@ -483,7 +463,7 @@ class ZeroCostController(Presenter):
                 session.request_qdq_removal()
                 self.draw_all()
                 return
-            session.set_config(chosen_config, self._find_changed_groups(chosen_config))
+            session.set_config(chosen_config)
             self.handle_config_change()
 
         self.open_dialog(self._zero_cost_dialog, apply_chosen_config)
@@ -593,13 +573,3 @@ class ZeroCostController(Presenter):
             value_text,
             cost_text + (", leaves file" if label != change.label else ""),
         )
-
-    def _find_changed_groups(self, chosen_config: PrecisionConfig) -> Iterable[FusionGroup]:
-        """Returns the groups whose moves in the chosen config differ from those in the current config."""
-        current = self.session.config
-        names = {
-            subject
-            for kind, subject in current.moves.keys() | chosen_config.moves.keys()
-            if current.moves.get((kind, subject)) != chosen_config.moves.get((kind, subject))
-        }
-        return [group for group in self.session.opened_network.outline.groups if group.name in names]

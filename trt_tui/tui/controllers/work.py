@@ -134,9 +134,8 @@ class JobController(Presenter):
 
     def show_build_result(self, event: ev.EngineBuilt) -> None:
         alert = engine_texts.engine_alert_text(self.session) if not self.is_wide_screen else ""
-        self.show_message(
-            f"built: {alert}" if alert else engine_texts.build_result_text(event.result, self.screen_width - 2), ""
-        )
+        built_text = f"{engine_texts.build_origin_text(event.result)}: {shown_key('engine')} shows its layers"
+        self.show_message(f"built: {alert}" if alert else built_text, "")
 
     def do_build(self) -> None:
         self.session.request_build()
@@ -246,25 +245,18 @@ class SearchController(Presenter):
                     f"{shown_key('find')} shows the best of the stopped search: {best_evaluation_text(search_status)}"
                 )
             return
-        result, exported = search_status.end_event.result, search_status.end_event.exported
+        result, outcome = search_status.end_event.result, search_status.end_event.target_outcome
         session.log.extend(search_text(session).splitlines())
-        if result.config == session.config and result.is_met:
-            doubt = (
-                f"; PASS?: {exported.exported_result_text}" if exported is not None and exported.is_met is None else ""
-            )
-            self.show_message(f"nothing to do: {result.summary}{doubt}", "")
-        else:
-            outcome = search_status.end_event.target_outcome
-            result_text = f"{outcome.outcome.value}, " if outcome is not None else ""
-            summary = (
-                "no layer has to be raised"
-                if result.is_met and result.config == search_status.request.config
-                else result.summary
-            )
-            if outcome is not None and outcome.outcome.passes and not result.is_met and result.best_evaluation:
-                counts_text = result.best_evaluation.raised_group_counts_text(search_status.request.higher_precision)
-                summary = f"{counts_text}, without the margin that an exported network or an engine lost"
-            self.show_message(
-                f"{shown_key('find')} shows what the search found: {result_text}{summary}",
-                "" if search_status.is_target_met else "warn",
-            )
+        result_text = f"{outcome.outcome.value}, " if outcome is not None else ""
+        summary = (
+            "no layer has to be raised"
+            if result.is_met and result.config == search_status.request.config
+            else result.summary
+        )
+        if outcome is not None and outcome.outcome.passes and not result.is_met and result.best_evaluation:
+            counts_text = result.best_evaluation.raised_group_counts_text(search_status.request.higher_precision)
+            summary = f"{counts_text}, without the margin that an exported network or an engine lost"
+        self.show_message(
+            f"{shown_key('find')} shows what the search found: {result_text}{summary}",
+            "" if search_status.is_target_met else "warn",
+        )

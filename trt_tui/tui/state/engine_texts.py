@@ -12,7 +12,6 @@ from trt_tui.core.engines.group_implementations import (
     has_unrequested_precision,
     is_unrequested_precision,
 )
-from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.preview_report import adjacent_layers_text, kernel_sharing_text
 from trt_tui.core.measure.engine_agreement import (
     UNEXPLAINED_GAP_DB,
@@ -41,12 +40,9 @@ from trt_tui.formatting import (
     EXPORTED_NETWORK,
     add_decibel_unit,
     builder_title,
-    byte_size_text,
     counted_noun_text,
     duration_text,
-    layer_share_text,
     milliseconds_text,
-    number_text,
     percent_text,
     simulation_engine_gap_text,
 )
@@ -54,7 +50,7 @@ from trt_tui.jobs.events import BuilderSummary
 from trt_tui.session.comparison_report import FP32_ENGINE_TITLE, ReportedRun, accuracy_table, list_engine_runs
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, choose_fitting_text, shorten_middle
+from trt_tui.tui.spans import Line
 from trt_tui.tui.state.config_status import config_name
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
 from trt_tui.tui.table import block_lines
@@ -219,32 +215,6 @@ def build_origin_text(engine_result: EngineResult) -> str:
         return "built, from the engine cache"
     origin_text = {"timing cache": " with a timing cache", "cold": " cold"}.get(engine_result.build_origin, "")
     return f"built in {duration_text(engine_result.build_s)}{origin_text}" if engine_result.build_s else "built"
-
-
-def build_result_text(engine_result: EngineResult, width: int) -> str:
-    """Returns the result of a build in one line: origin, latency, layers and time by precision, size and memory.
-
-    The last parts are left out if the line is wider than ``width`` cells.
-    """
-    parts = [build_origin_text(engine_result)]
-    if engine_result.accuracy is None:
-        parts.append(engine_result.measurement_note or "cannot run here")
-    if engine_result.latency_ms is not None:
-        median, minimum, maximum = engine_result.latency_ms
-        parts.append(f"{milliseconds_text(median)} ({number_text(minimum)} to {number_text(maximum)})")
-    if engine_result.engine_report is not None:
-        parts.append(
-            "; ".join(
-                f"{ENGINE_PRECISION_TITLES[key]} {layer_share_text(*share)}"
-                for key, share in engine_result.engine_report.precision_shares().items()
-            )
-        )
-    if engine_result.engine_bytes is not None:
-        parts.append(byte_size_text(engine_result.engine_bytes))
-    if engine_result.device_memory_bytes:
-        parts.append(f"{byte_size_text(engine_result.device_memory_bytes)} of device memory")
-    texts = [" · ".join(parts[:count]) for count in range(len(parts), 0, -1)]
-    return shorten_middle(choose_fitting_text(texts, width), width)
 
 
 # -- what to do next ------------------------------------------------------------------------------------------------
