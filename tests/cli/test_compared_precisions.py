@@ -16,8 +16,10 @@ from tests.networks.odd import conv_net
 from tests.schemas import mismatches
 from tests.test_agreement_of_results import outcomes, save_config
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.run_columns import list_error_run_columns
 from trt_tui.formatting import RUN_TITLES
 from trt_tui.options import Options
+from trt_tui.session.comparison_report import stage_table
 from trt_tui.tui.state.explanations import explain_summary_cell
 from trt_tui.tui.state.summary import list_summary_columns, summary_rows
 
@@ -267,3 +269,16 @@ def test_errors_of_a_file_that_tensorrt_refuses_in_part_stand_beside_the_exporte
     assert code in (0, 1), err
     runs = json.loads((tmp_path / "a.json").read_text())["runs"]
     assert runs["config"]["as_in_file"] and runs["exported"]["outputs"] != runs["config"]["outputs"]
+
+
+def test_the_app_has_the_table_of_stages_of_the_report(session, mlp):
+    driven = session(replace(mlp, stages=("bf16", "int8"))).settled()
+    table = stage_table(driven, list_error_run_columns("stages")[:1]).rows
+    lines = [
+        ["".join(text for text, _ in row.line) for row in summary_rows(driven, *size) if row.kind == "stage"]
+        for size in ((140, 40), (80, 22))
+    ]
+    assert len(table) == 3 and all(
+        row[0] in line and row[1] in line for row, line in zip(table, lines[0], strict=False)
+    )
+    assert len(lines[1]) < len(table) and "2 stages" in lines[1][0]

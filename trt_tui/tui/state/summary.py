@@ -525,7 +525,9 @@ def _stage_rows(session: Session, width: int, height: int) -> list[SummaryRow]:
     Of the errors to the stage before, the table has the first. A screen that is too low for it has the summary alone.
     """
     table = block_lines([stage_table(session, list_error_run_columns("stages")[:1])], width - 1)
-    ends = [[(f" {text}", "strong")] for text in session.stage_summary_lines()]
+    unbuilt = [stage.run for stage, _ in session.list_stage_accuracies() if stage.run.unavailable_reason]
+    texts = [*(f"{run.name}: not built: {run.unavailable_reason}" for run in unbuilt), *session.stage_summary_lines()]
+    ends = [[(text, "strong")] for text in texts]
     if len(table) + len(ends) > height - _RESERVED_ROWS:
         table = [[(f"{counted_noun_text(len(table) - 1, 'stage')} on a taller screen", "dim")]]
     return [SummaryRow("stage", clip_line([(" ", ""), *line], width)) for line in (*table, *ends)]
