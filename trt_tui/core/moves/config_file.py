@@ -18,7 +18,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -307,8 +307,6 @@ class LoadedConfig:
         has_stale_ranges: True if the ranges were measured on other weights than those of the network.
         warnings: The ignored entries and other cautions, one sentence each.
         tolerance: The tolerance of the search that made the config; "" if the file has none.
-        evidence: The results measured with the config ("simulated", "engine"), as in the file.
-        made_with: Versions of the software that made the config, as in the file.
     """
 
     config: PrecisionConfig
@@ -316,8 +314,6 @@ class LoadedConfig:
     has_stale_ranges: bool = False
     warnings: tuple[str, ...] = ()
     tolerance: str = ""
-    evidence: dict[str, Any] = field(default_factory=dict)
-    made_with: dict[str, Any] = field(default_factory=dict)
 
 
 # -- the entries of a file ----------------------------------------------------------------------------------------
@@ -590,9 +586,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
             f"{path.name}: its measured values are those of other weights and are ignored: calibrate again.{hint}"
         )
     measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, ranges_by_type)
-    return LoadedConfig(
-        config, measured, is_stale, tuple(move_applier.warnings), file.tolerance, file.evidence, file.made_with
-    )
+    return LoadedConfig(config, measured, is_stale, tuple(move_applier.warnings), file.tolerance)
 
 
 def _read_checked_ranges(
