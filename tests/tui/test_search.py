@@ -26,7 +26,7 @@ from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text, make
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ErrorDialog, FieldsDialog, KeyHints
 from trt_tui.tui.screens.forms import STRATEGY_TEXTS, ChoiceField, ConfigSearchDialog, parse_budget
-from trt_tui.tui.screens.pages import SearchResultPage
+from trt_tui.tui.screens.pages import ExplanationDialog, SearchResultPage
 from trt_tui.tui.spans import line_width
 from trt_tui.tui.state.config_status import target_value_span
 from trt_tui.tui.state.rows import TreeModel
@@ -366,8 +366,20 @@ async def test_each_config_of_the_front_can_be_taken_as_one_change(tmp_path):
         assert main.session.config == accurate.config and not lacking(status(main), "from the search", "PASS")
         assert main.session.choice_reasons.keys() >= set(raised_by(main, accurate.config))
         await press(pilot, "a")
-        assert app.screen.options[0].config == accurate.config
-        await answered(pilot, "enter", "z", "z")
+        page = app.screen
+        assert page.options[0].config == accurate.config
+        await press(pilot, "home", *["up"] * len(page.options), "right")
+        titles = {group.name: main.layer_list.tree_model.titles[group.name] for group in main.session.outline.groups}
+        shown = {line.split()[0] for line in page.text.splitlines() if line.strip()}
+        assert page.selected_search_option.relation == CURRENT
+        assert {titles[name] for name in raised_by(main, accurate.config)} <= shown, (
+            "the config is listed, not a change"
+        )
+        await press(pilot, "f3")
+        assert isinstance(app.screen, ExplanationDialog) and "measured on" in app.screen.text
+        await press(pilot, "escape")
+        assert app.screen is page
+        await answered(pilot, *["down"] * place, "enter", "z", "z")
         assert main.session.config == before and not main.session.history.can_undo
 
 
@@ -557,6 +569,9 @@ async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):
         names = msgspec.json.decode(msgspec.json.encode(stored), type=SavedSession).to_config_names()
         assert names.search_doubts == {config: doubt} == session.config_names.copy().search_doubts
         session.search_status, session.config_names = None, names
+        await press(pilot, "a")
+        assert isinstance(app.screen, ConfigSearchDialog) and app.screen.has_lost_result
+        await press(pilot, "escape")
         outcome = session.config_target_outcomes(config)[RunKind.SIMULATED_CONFIG]
         assert outcome.outcome is Outcome.UNCERTAIN_FAIL and doubt.text in outcome.reasons
         names.search_doubts[config] = replace(doubt, targets="sqnr>=41")

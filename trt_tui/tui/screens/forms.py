@@ -287,6 +287,10 @@ class ConfigSearchDialog(FieldsDialog):
             fill_in_keys("{open} looks for fewer") if self.unraised_config != session.config else "no layer is raised"
         )
         self.met_text = f"{config_title(session)} passes; {fewer_text}" if is_target_met else ""
+        moves = [move for config in session.config_names for move in config.moves.values()]
+        self.has_lost_result = session.search_status is None and any(
+            move.origin_text.startswith("search:") for move in moves
+        )
         self.method_field = ChoiceField(
             "strategy", [(name, f"{name}: {description}") for name, description in STRATEGY_TEXTS.items()], "strategy"
         )
@@ -325,6 +329,11 @@ class ConfigSearchDialog(FieldsDialog):
             yield self.builds_field
         else:
             yield Static("engines      cannot run here: simulated only", classes="dim setting")
+        if self.has_lost_result:
+            yield Static(
+                fill_in_keys("The page of an earlier search is not kept; {configs} shows the configs."),
+                classes="dim setting",
+            )
         yield Static(escape_hidden_characters(self.met_text), id="note", markup=False)
 
     @property

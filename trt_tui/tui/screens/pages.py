@@ -45,7 +45,7 @@ from trt_tui.tui.spans import Line, clip_line, labelled_lines, wrap_text
 from trt_tui.tui.state.charts import CHARTS, ChartFrame, DrawnChart, chart_title_line
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.config_status import config_name, current_config_meets_target
-from trt_tui.tui.state.explanations import Explanation
+from trt_tui.tui.state.explanations import Explanation, explain_search_option
 from trt_tui.tui.state.marks import CLOSED_MARK
 from trt_tui.tui.state.rows import RowValues, TreeModel
 from trt_tui.tui.state.search_result import (
@@ -634,6 +634,7 @@ class SearchResultPage(ScrolledPage):
         up="move_cursor(-1)",
         open="choose",
         find="search_again",
+        explain="explain",
         right="open_changes(True)",
         left="open_changes(False)",
     )
@@ -731,6 +732,11 @@ class SearchResultPage(ScrolledPage):
         self._top_line = 0
         self.update_lines()
         self._request_preview()
+
+    def action_explain(self) -> None:
+        """Explains the value of the selected config."""
+        explanation = explain_search_option(self.session, self.search_status, self.selected_search_option)
+        self.app.push_screen(ExplanationDialog(lambda: explanation))
 
     def action_open_changes(self, is_opened: bool) -> None:
         """Switches between one line for each change and one line for each set of like changes."""

@@ -28,6 +28,7 @@ from trt_tui.formatting import (
     take_first_cells,
 )
 from trt_tui.session.results import RESULT_SUFFIXES
+from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, find_span, labelled_lines, shorten_path, wrap_text
@@ -37,6 +38,7 @@ from trt_tui.tui.state.config_list import find_toggled_config
 from trt_tui.tui.state.config_status import config_name, config_title, find_displayed_target
 from trt_tui.tui.state.marks import MARGIN_MARK
 from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, VisibleRow
+from trt_tui.tui.state.search_result import SearchOption, search_check_texts
 from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
 from trt_tui.tui.state.text_plots import BAR_BLOCKS
 
@@ -479,6 +481,16 @@ def _missing_value_text(session: Session) -> str:
     if session.data_summary is None:
         return "no value: there are no samples; reopen with --data"
     return "no value yet: a job is running" if session.is_busy else "there is no such value here"
+
+
+def explain_search_option(session: Session, search_status: SearchStatus, option: SearchOption) -> Explanation:
+    """Returns the explanation of a config that a search offers."""
+    name = session.config_names.get(option.config, "the config")
+    texts = search_check_texts(session, search_status, option)
+    if option.outcome is not None and not any(option.outcome.text in text for text in texts):
+        texts.insert(0, option.outcome.text)
+    origin = _simulation_origin(session, name, option.accuracy)
+    return Explanation(option.relation, (("how", origin), *(("", _make_sentence(text)) for text in texts)), name)
 
 
 # -- words on the screen --------------------------------------------------------------------------------------------

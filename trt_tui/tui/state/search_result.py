@@ -24,7 +24,7 @@ from trt_tui.session.results import find_decisive_outcome
 from trt_tui.session.search_report import search_evidence_lines, search_method_text
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import Line, Span, clip_line
+from trt_tui.tui.spans import Line, Span
 from trt_tui.tui.state.config_status import config_name, target_value_span, value_margin_text
 from trt_tui.tui.state.marks import CLOSED_MARK, CURSOR_MARK, MARGIN_MARK
 from trt_tui.tui.state.rows import TreeModel
@@ -304,26 +304,29 @@ def search_change_lines(
     width: int,
     is_opened: bool = False,
 ) -> list[Line]:
-    """Returns the table of the changes from the current config to an option: layer, old and new value, and effect.
+    """Returns the table of the changes that make an option out of its default precisions, and their effects.
 
-    The first line is the header. A single line says so if the option changes nothing.
+    The first line is the header. What differs from the current config has its setting there in a column of its own. The
+    table also has what only the current config changes.
 
     Args:
         is_opened: True for a line for each change; False for one line for changes that are alike and have no effect.
     """
-    differences = list_config_differences(session.config, option.config, tree_model.outline)
-    if not differences:
-        return [clip_line([(" this is the current config: nothing changes", "dim")], width)]
-    groups: dict[object, list[tuple[ConfigDifference, str]]] = {}
-    for difference in differences:
-        effect = _value_without_change_text(session, search_status, option, difference)
-        subject = difference.subject if is_opened or effect else ""
-        groups.setdefault((difference.move_class, subject, difference.first_text, difference.second_text), []).append(
-            (difference, effect)
+    outline, config = tree_model.outline, option.config
+    unchanged_config = PrecisionConfig(config.quantized, config.other, config.tf32)
+    changes = list_config_differences(unchanged_config, config, outline)
+    differences = list_config_differences(session.config, config, outline)
+    current_texts = {(line.move_class, line.subject): line.first_text for line in differences}
+    groups: dict[object, list[tuple[ConfigDifference, str, str]]] = {}
+    for key, line in {(line.move_class, line.subject): line for line in (*changes, *differences)}.items():
+        effect = _value_without_change_text(session, search_status, option, line)
+        subject, current_text = line.subject if is_opened or effect else "", current_texts.get(key, "")
+        groups.setdefault((line.move_class, subject, current_text, line.second_text), []).append(
+            (line, current_text, effect)
         )
     rows = list[list[Span]]()
     for group in groups.values():
-        (line, effect), count = group[0], len(group)
+        (line, current_text, effect), count = group[0], len(group)
         subject = (
             tree_model.titles.get(line.subject, line.subject)
             if count == 1
@@ -332,15 +335,15 @@ def search_change_lines(
         rows.append(
             [
                 (f"{CLOSED_MARK} " * (count > 1) + line.move_class.difference_title(subject), ""),
-                (line.first_text, "dim"),
                 (line.second_text, "strong"),
+                (current_text, "dim"),
                 (effect, ""),
             ]
         )
     columns = [
-        Column(f"{counted_noun_text(len(differences), 'change')}", min_width=32),
-        Column("from", rank=1),
-        Column("to"),
+        Column(f"{counted_noun_text(len(changes), 'change')} to {unchanged_config.quantized.label}", min_width=32),
+        Column(""),
+        Column(f"in {config_name(session)}" if differences else "", rank=1),
         Column("without it" if any(row[-1][0] for row in rows) else ""),
     ]
     return [[(" ", ""), *line] for line in fit_table(columns, rows, width - 1)]
@@ -360,17 +363,20 @@ def search_note_texts(session: Session, search_status: SearchStatus) -> list[str
 
 
 def _value_without_change_text(
-    session: Session, search_status: SearchStatus, option: SearchOption, difference: ConfigDifference
+    session: Session,
+    search_status: SearchStatus,
+    option: SearchOption,
+    difference: ConfigDifference,
 ) -> str:
     """Returns the value and the outcome of an option without one of its changes.
 
     "" if the search has not evaluated exactly that config.
     """
     end_event, key = search_status.end_event, (difference.move_class.kind, difference.subject)
-    config = option.config.with_move_of(session.config, key)
+    config = option.config.with_move_of(search_status.request.config, key)
     evaluations = end_event.evaluations if end_event is not None else ()
     evaluation = next((other for other in evaluations if other.config == config), None)
-    if end_event is None or evaluation is None:
+    if end_event is None or evaluation is None or config == option.config:
         return ""
     lacks_margin = evaluation.passes and not evaluation.with_required_margins(end_event.margins).passes
     return (
