@@ -1,6 +1,7 @@
 """Engines in the table of compare and in the Markdown report: trt_tui.session.comparison_report."""
 
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -129,6 +130,15 @@ def test_text_markdown_and_json_have_the_same_values(built):
 def header_explanations(session) -> str:
     """What `f3` says of the top line."""
     return " ".join(f"{one.value} {' '.join(text for _, text in one.texts)}" for one in explain_header(session))
+
+
+def test_a_report_of_partial_shares_says_so(tmp_path, measured_before):
+    session = local.measured(tmp_path)
+    whole, results = comparison_text(session), session.results[session.config]
+    results.has_all_shares = False
+    results.shares.pop(next(iter(results.shares)))
+    (added,) = {*comparison_text(session).splitlines()} - {*whole.splitlines()}
+    assert [str(len(results.shares)), str(len(session.outline.groups))] == re.findall(r"\d+", added)
 
 
 def test_without_engines_there_are_no_columns_for_them(tmp_path, measured_before):
