@@ -848,17 +848,14 @@ def method_comparison_table(session: SessionState) -> list[list[str]]:
 
 
 def find_best_range_method(session: SessionState) -> tuple[ev.RangeMethodResult, str]:
-    """Returns the best range method, and the title of the column that ranks it first. The SQNR decides ties.
-
-    Methods with NaN or Inf, and those that miss every target, come last whatever their metric is.
-    """
+    """Returns the best range method, and the title of the column that ranks it first. The SQNR decides ties."""
     title, score = _choose_method_ranking(session)
 
-    def ranking_key(row: ev.RangeMethodResult) -> tuple[bool, float, float]:
+    def ranking_key(row: ev.RangeMethodResult) -> tuple[float, float]:
         first, second = (
             -math.inf if value is None else value for value in (score(row.accuracy), _worst_sqnr_score(row.accuracy))
         )
-        return not (row.accuracy.nonfinite_count or row.accuracy.fails_every_target), first, second
+        return first, second
 
     return max(_require_method_comparison(session).rows, key=ranking_key), title
 

@@ -268,9 +268,9 @@ async def test_in_the_app(tmp_path):
         assert tensor not in main.session.config.range_moves and not main.session.history.can_undo
 
 
-def _row(method, sqnr, agreement=None, metric=None, z=None, nan=0):
+def _row(method, sqnr, agreement=None, metric=None, z=None):
     outputs = {
-        "y": OutputErrors(ErrorMetrics(sqnr, 0.9, max_abs=1.0, nan=nan)),
+        "y": OutputErrors(ErrorMetrics(sqnr, 0.9, max_abs=1.0)),
         **({"z": OutputErrors(ErrorMetrics(z))} if z else {}),
     }
     return ev.RangeMethodResult(
@@ -287,7 +287,6 @@ def _row(method, sqnr, agreement=None, metric=None, z=None, nan=0):
         ("agreement>=0.99", [_row("minmax", 10.0, 1.0), _row("mse", 12.0, 0.5)], "minmax", "top-1"),
         ("agreement>=0.99", [_row("minmax", 10.0), _row("mse", 12.0)], "mse", "SQNR"),
         ("metric>=0.5", [_row("minmax", 10.0, metric=0.9), _row("mse", 12.0, metric=0.8)], "minmax", "f1"),
-        ("metric>=0.5", [_row("minmax", None, metric=0.9, nan=1), _row("mse", 12.0, metric=0.8)], "mse", "f1"),
         ("y:sqnr>=5", [_row("minmax", 20.0, z=4.0), _row("mse", 12.0, z=11.0)], "minmax", "SQNR of y"),
     ],
 )
