@@ -17,7 +17,7 @@ from tests import networks
 from tests.driven import LIMIT_S, DrivenWorker, of, save_mlp, save_resnet
 from tests.texts import lacking
 from trt_tui.backends import onnxruntime as backend
-from trt_tui.core.engines.fallback_ladder import BuildError
+from trt_tui.core.engines.fallback_ladder import NO_PRECISIONS, BuildAttempt, BuildError
 from trt_tui.core.engines.group_implementations import GroupImplementation, Kernel, Preview
 from trt_tui.core.execution import LocalExecutor
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
@@ -499,18 +499,24 @@ def test_engines_that_are_known_count_as_built(with_builder, most):
     assert replace(again, job=first.job) == first and len(worker.built) == built
 
 
-def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, monkeypatch):
+@pytest.mark.parametrize("how", ["no engine", "other precisions", "no value"])
+def test_what_was_found_stands_but_is_uncertain_where_its_engine_does_not_judge_it(how, with_builder, monkeypatch):
     worker = with_builder(0.0)
+    making = engine.build_and_measure_worst_engine
 
     def failing(builder, config):
-        raise BuildError("TensorRT could not build the engine", "no tactic for conv1", "")
-        yield
+        if how == "no engine":
+            raise BuildError("TensorRT could not build the engine", "no tactic for conv1", "")
+        made = yield from making(builder, config)
+        attempts = (BuildAttempt(failure_reason="no tactic for conv1"), BuildAttempt(NO_PRECISIONS))
+        return replace(made, accuracy=None) if how == "no value" else replace(made, attempts=attempts)
 
     monkeypatch.setattr(engine, "build_and_measure_worst_engine", failing)
     events = worker.answer(GOAL)
     ended = found(events)
     assert ended.result.is_met and ended.confirmed is None and not of(events, ev.JobFailed)
-    assert "no tactic for conv1" in ended.remarks[-1]
+    assert ended.target_outcome.outcome is Outcome.UNCERTAIN_PASS
+    assert ("no tactic for conv1" in ended.remarks[-1]) is (how != "no value")
 
 
 def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, monkeypatch):

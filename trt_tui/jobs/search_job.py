@@ -683,6 +683,7 @@ class SearchJob:
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
         self._engine_values_text = ""
+        self._unjudged_engine_text = ""
         self._missed_checks = defaultdict[PrecisionConfig, dict[RunKind, str]](dict)
         self._export_rounds = 0
         self.remarks: list[str] = []
@@ -1194,6 +1195,7 @@ class SearchJob:
         latency estimates until it finds the same result again. A result that meets the target without the required
         margin is built, because its simulation alone would pass. If the build fails, the result is kept.
         """
+        self._unjudged_engine_text = ""
         result, budget = self.search.result, self.request.max_latency
         best = result.best_evaluation
         is_timed = (
@@ -1211,9 +1213,11 @@ class SearchJob:
             ) if self.request.max_builds else ""
         engine = yield from self._build_engine(result.config)
         if isinstance(engine, TrtTuiError):
+            self._unjudged_engine_text = "its engine could not be built"
             cause = f" ({engine.cause})" if engine.cause else ""
             return False, f"its engine could not be built: {engine.title}{cause}"
         if not engine.is_built_as_requested:
+            self._unjudged_engine_text = "TensorRT does not build it as requested"
             return False, self._deviating_engine_remark(engine)
         raised_count = len(result.config.find_raised_groups(self.network))
         if budget is not None and best.estimated_latency is not None and is_timed and engine.latency_ms is not None:
@@ -1228,6 +1232,7 @@ class SearchJob:
         if not self.targets:
             return False, ""
         if engine.accuracy is None or any(target.is_met_by(engine.accuracy) is None for target in self.targets):
+            self._unjudged_engine_text = "the tolerance cannot be measured on its engine"
             return False, "its engine was built, but the tolerance cannot be measured on it"
         target_outcome = judge_accuracy(self.targets, engine.accuracy)
         assert target_outcome is not None, "all values that the targets need were measured"
@@ -1403,11 +1408,13 @@ class SearchJob:
         return texts
 
     def _list_export_and_engine_caveats(self) -> list[Caveat]:
-        """Returns a caveat for a missing or failed exported file, and one for a failed engine."""
+        """Returns a caveat for a missing or failed exported file, and one for an engine that failed or is not judged."""
         exported, caveats = self.exported_result, []
         if exported is not None and not exported.is_met:
             kind = "not executed" if exported.is_met is None else "not met as exported"
             caveats.append(Caveat(kind, exported.exported_result_text, fails_run=exported.is_met is False))
+        if self._unjudged_engine_text:
+            caveats.append(Caveat("no engine", self._unjudged_engine_text))
         if self.confirmed is False:
             caveats.append(
                 Caveat("not met by its engine", f"not met by its engine: {self._engine_values_text}", fails_run=True)
