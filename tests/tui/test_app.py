@@ -254,7 +254,6 @@ async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):
         await press(pilot, "r")
         assert app.screen is main and app.session.config.range_moves[tensor] == choice
         await settle(pilot)
-        await press(pilot, "r")
         assert "input range: entropy" in status(main) and app.session.config.range_moves[tensor].method == "entropy"
         await press(pilot, "p")
         assert isinstance(app.screen, Picker)

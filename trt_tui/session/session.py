@@ -965,7 +965,7 @@ class Session(SessionState):
         details = self.results.find_value(GROUP_DETAILS, group.name)
         if self.calibration is None or details is None or any(tensor not in details.tensors for tensor in tensors):
             self.request_group_details(group)
-            raise NotReadyError("its ranges are still being measured", "", "Wait, and press the key again.")
+            raise NotReadyError("its ranges are still being measured", "", "The next method follows then.")
         base_method = self.calibration.method
         methods = [
             base_method,

@@ -172,8 +172,10 @@ class MainScreen(
 
 
 EVENT_HANDLERS: Mapping[type[ev.Event], tuple[Callable[[MainScreen, Any], None], ...]] = {
+    ev.CalibrationReady: (MainScreen.apply_awaited_range,),
     ev.ValueMeasured: (
         MainScreen.show_compared_methods,
+        MainScreen.apply_awaited_range,
         MainScreen.fill_in_zero_cost_values,
         MainScreen.draw_received_details,
     ),
@@ -186,6 +188,7 @@ EVENT_HANDLERS: Mapping[type[ev.Event], tuple[Callable[[MainScreen, Any], None],
     ev.JobFailed: (MainScreen.show_failed_job,),
     ev.ChildProcessDied: (MainScreen.show_child_process_exit,),
     ev.JobCancelled: (
+        MainScreen.forget_awaited_range,
         MainScreen.report_search_result,
         MainScreen.show_stopped_opening,
         MainScreen.show_cancelled_export,

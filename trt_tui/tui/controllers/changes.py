@@ -235,6 +235,17 @@ class PrecisionController(Presenter):
 class RangeController(Presenter):
     """The part of the main screen for the ranges of the selected groups, and the comparison of range methods."""
 
+    _awaited_range: tuple[FusionGroup, PrecisionConfig] | None = None
+    """The group whose next range method follows when its ranges are measured, in its config; None if there is none."""
+
+    def forget_awaited_range(self, event: ev.JobCancelled) -> None:
+        self._awaited_range = None
+
+    def apply_awaited_range(self, event: ev.ValueMeasured | ev.CalibrationReady) -> None:
+        awaited, self._awaited_range = self._awaited_range, None
+        if self.app.screen is self and awaited == (self.current_group, self.session.config):
+            self.perform_action("range")
+
     def show_applied_ranges(self, event: ev.RequestedRangesReady) -> None:
         self.handle_config_change()
         if find_network_range_method(self.session.config, self.session.opened_network.outline):
@@ -290,7 +301,9 @@ class RangeController(Presenter):
         if group is None:
             self._ask_for_range()
             return
+        self._awaited_range = (group, self.session.config)
         method = self.session.apply_next_range_method(group)
+        self._awaited_range = None
         self.handle_config_change()
         self.show_message(f"input range: {method}", "")
 
