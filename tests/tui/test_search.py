@@ -556,6 +556,20 @@ def test_a_search_takes_back_the_doubt_that_it_has_checked_again(session, tmp_pa
         doubts.update(dict.fromkeys((result, *others), doubt))
 
 
+def test_a_doubt_stays_when_a_later_search_misses_another_check(session, tmp_path, monkeypatch):
+    driven = session(save_resnet(tmp_path, samples=12), LocalSession, target="sqnr>=42", resume=False)
+    driven.start()
+    driven.until_type(ev.NetworkOpened)
+    for runs in ({RunKind.BUILT_ENGINE}, {RunKind.EXPORTED_FILE}, set()):
+        monkeypatch.setattr(ev.SearchEnded, "find_missed_checks", lambda *_, runs=runs: dict.fromkeys(runs, "missed"))
+        driven.start_search(make_search_request(driven.config, ("sqnr>=42",), try_zero_cost=False, try_ranges=False))
+        driven.until_type(ev.SearchEnded)
+        driven.until_idle()
+    result = driven.search_status.end_event.result.config
+    doubt = driven.config_names.search_doubts[result]
+    assert doubt.missed_runs == {RunKind.BUILT_ENGINE}, "only the exported network was checked again"
+
+
 async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await answered(pilot, "a", "enter")

@@ -414,7 +414,8 @@ class SearchProgress(Event, changes_rows=False):
         done: The number of evaluations so far.
         trial_groups: The groups that are raised in the config to be evaluated.
         group: The group that the evaluation decides about; "" if it decides about several.
-        pass_name: The pass of the search that requests the evaluation: the method, "revert", "ranges" ...
+        pass_name: The pass of the search that requests the evaluation: the method, "revert", "ranges" ...;
+            "search" between evaluations.
         result: The best result so far.
     """
 

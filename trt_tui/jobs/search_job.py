@@ -1295,7 +1295,7 @@ class SearchJob:
                     len(search.evaluations),
                     trial.raised_groups,
                     trial.about,
-                    trial.step_name,
+                    trial.step_name or "search",
                     search.result,
                 )
             )

@@ -492,7 +492,7 @@ class Session(SessionState):
         if self.search_status is None or not isinstance(request, rq.FindMixedPrecisionConfig):
             return
         self.search_status.progress = event
-        self.pending_requests.update_progress(ev.JobProgress(event.job, event.pass_name or "search", event.done, 0))
+        self.pending_requests.update_progress(ev.JobProgress(event.job, event.pass_name, event.done, 0))
 
     @_apply.register
     def _apply_search_result(self, event: ev.SearchEnded) -> None:
@@ -508,15 +508,15 @@ class Session(SessionState):
         is_whole = not event.was_stopped and not search_status.request.sample
         for config in {evaluation.config for evaluation in event.evaluations}:
             missed_checks, earlier = event.find_missed_checks(config), doubts.get(config, SearchDoubt())
-            if missed_checks:
-                text = "; ".join(missed_checks.values())
-                doubts[config] = SearchDoubt(text, targets_text, frozenset(missed_checks))
-            elif (
-                config == result.config
-                and is_whole
-                and earlier.targets == targets_text
-                and earlier.missed_runs <= event.passed_checks
-            ):  # a doubt stays if this search has not made the check that the earlier search saw missed
+            is_same_target, texts = earlier.targets == targets_text and bool(earlier.text), [*missed_checks.values()]
+            passed_runs = event.passed_checks if config == result.config and is_whole else set()
+            unchecked_runs = earlier.missed_runs - passed_runs - missed_checks.keys()
+            if is_same_target and unchecked_runs:  # this search has not made the check that the earlier one saw missed
+                texts = [earlier.text, *(text for text in texts if text not in earlier.text)]
+                doubts[config] = SearchDoubt("; ".join(texts), targets_text, unchecked_runs | missed_checks.keys())
+            elif missed_checks:
+                doubts[config] = SearchDoubt("; ".join(texts), targets_text, frozenset(missed_checks))
+            elif is_same_target:
                 del doubts[config]
         if not event.has_other_samples:
             self.results.get_or_create_results(result.config).store_accuracy(
