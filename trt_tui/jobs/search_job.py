@@ -714,7 +714,7 @@ class SearchJob:
         )
 
     def run_search_steps(self) -> Steps[None]:
-        """Runs the search. `make_progress_event` and `make_end_event` report its state at any time."""
+        """Runs the search. `make_end_event` reports its state at any time."""
         request = self.request
         yield from self._remove_unused_qdq_of_start()
         if request.max_latency is not None:

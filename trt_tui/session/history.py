@@ -170,10 +170,12 @@ class ConfigNames(dict[PrecisionConfig, str]):
             raise InputError(
                 f"{name!r} is not a valid name of a config",
                 f"a name has 1 to {MAX_NAME_LENGTH} characters in one line",
-                "Type a shorter name.",
+                "Type another name.",
             )
         if any(other_name == name and other_config != config for other_config, other_name in self.items()):
-            raise InputError(f"another config is called {name}", "names are unique", "Type another name.")
+            raise InputError(
+                f"two configs cannot be called {name}", "another config has this name", "Type another name."
+            )
         if self.get(config) != name:
             if config in self and config not in self.chosen_names:
                 self._numbered_names[config] = self[config]

@@ -1,6 +1,7 @@
 """trt_tui.core.moves: what a kind of move must bring along, shown by one that is made up here"""
 
 import json
+import re
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -214,3 +215,9 @@ def test_a_fusion_barrier_in_a_file_of_its_own_precisions(opened):
         found = {value.name: value.dtype.name for value in model.graph.outputs}
         assert list(found) == [*(info.name for info in network.outputs), tail]
         assert found[tail] == ("FLOAT" if network.get_group(FC1).name in config.precision_moves else "FLOAT16")
+
+
+@pytest.mark.parametrize(("quantized", "labels"), [(Precision.INT8, ("INT8", "FP16")), (Precision.FP16, ("FP16",))])
+def test_the_default_precisions_are_named_once(quantized, labels):
+    text = PrecisionConfig.from_precision(quantized, Precision.FP16).defaults_text
+    assert re.findall(r"[A-Z]+\d+", text) == [*labels]

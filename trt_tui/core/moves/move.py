@@ -141,6 +141,8 @@ class DefaultPrecisions:
         """The default precisions of a config as a sentence for users."""
         if self.quantized is Precision.FILE:
             return "Layers run in file precision"
+        if self.quantized is self.other:
+            return f"Layers run in {self.quantized.label}"
         return f"Layers that can be quantized run in {self.quantized.label}, the others in {self.other.label}"
 
     def default_precision_of(self, group: FusionGroup) -> Precision:

@@ -434,7 +434,7 @@ def _outcome_text(session: Session, row: SummaryRow, config: PrecisionConfig | N
     outcomes = session.config_target_outcomes(config) if config is not None and row.run else {}
     outcome = session.target_outcome(row.values.accuracy)
     texts = [f"{row_name}{RESULT_SUFFIXES[kind]}: {outcome.text}" for kind, outcome in outcomes.items()]
-    return " ".join(map(_make_sentence, texts or [outcome.text if outcome is not None else "there is no outcome yet"]))
+    return " ".join(map(_make_sentence, texts or [outcome.text if outcome is not None else "there is no outcome"]))
 
 
 def _interval_text(accuracy: Accuracy | None, target: Target | None) -> str:
