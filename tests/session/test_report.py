@@ -136,6 +136,8 @@ def test_a_report_of_partial_shares_says_so(tmp_path, measured_before):
     session = local.measured(tmp_path)
     whole, results = comparison_text(session), session.results[session.config]
     results.has_all_shares = False
+    (added,) = {*comparison_text(session).splitlines()} - {*whole.splitlines()}
+    assert not re.findall(r"\d+", added), "each share has some of its samples"
     results.shares.pop(next(iter(results.shares)))
     (added,) = {*comparison_text(session).splitlines()} - {*whole.splitlines()}
     assert [str(len(results.shares)), str(len(session.outline.groups))] == re.findall(r"\d+", added)

@@ -414,8 +414,13 @@ def _worst_group_blocks(session: SessionState, run: str) -> list[Block]:
     measure = "share" if shares else "isolated" if has_isolated else "accumulated"
     causes = find_worst_group_causes(session, config)
     worst_names = _find_worst_groups(session, run, measure)
-    is_partial = bool(shares) and not results.has_all_shares
-    notes = [f"{len(shares)} of {len(outline.groups)} error shares are measured"] * is_partial + [
+    is_partial, all_count = bool(shares) and not results.has_all_shares, len(outline.groups)
+    partial_text = (
+        f"{len(shares)} of {all_count} error shares"
+        if len(shares) < all_count
+        else "not all samples of the error shares"
+    )
+    notes = [f"{partial_text} are measured"] * is_partial + [
         f"{titles_by_group.get(name, name)}: {note}"
         for name, errors in results.group_errors.items()
         if (name in worst_names or not errors.has_overflow) and (note := fp16_range_note(errors, causes.get(name, ())))

@@ -550,7 +550,7 @@ class RowValues:
         if not self.is_final:
             return (
                 f"{row_count - len(self.missing_groups)} of {row_count} rows are measured"
-                if share is not None
+                if self.missing_groups
                 else "not all samples are measured"
             )
         others = sum(

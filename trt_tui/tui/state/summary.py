@@ -638,9 +638,10 @@ def _list_outcome_reasons(session: Session, run: str = "config") -> list[tuple[s
 
     The outcome that counts is the first. A failed engine or exported network has its missed target as the reason.
     """
-    outcomes = session.config_target_outcomes(session.get_run_config(run))
+    config = session.get_run_config(run)
+    outcomes = session.config_target_outcomes(config)
     decisive, accuracies = find_decisive_outcome(outcomes), collect_run_accuracies(session.get_run_results(run))
-    name = config_name(session) if run == "config" else run_title(run)
+    name = config_name(session) if config == session.config else run_title(run)
     listed: list[tuple[str, tuple[str, ...]]] = []
     for kind, result in sorted(outcomes.items(), key=lambda item: item[1] is not decisive):
         is_outvoted = kind is RunKind.SIMULATED_CONFIG and result is not decisive
