@@ -575,7 +575,7 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
         outcome = TargetOutcome(Outcome.UNCERTAIN_PASS, reasons)
         app.session.config_target_outcomes = lambda config: {RunKind.SIMULATED_CONFIG: outcome}
         await press(pilot, "o")
-        assert f"INT8 PASS?: {' '.join('; '.join(reasons).split())}" in " ".join(app.screen.text.split())
+        assert f"c0 PASS?: {' '.join('; '.join(reasons).split())}" in " ".join(app.screen.text.split())
 
 
 async def test_the_hint_leads_a_newcomer_to_an_export_that_passes(tmp_path):
