@@ -440,6 +440,17 @@ def _broadcast(b):
     return b.node("Add", [column, row], name="big")
 
 
+def _behind_arithmetic(b):
+    """Sizes that onnx's inference loses: chosen by a Where."""
+    base = integers(b, "base", -1, 1024)
+    side = b.node("Constant", [], name="side", value=numpy_helper.from_array(np.array([MANY, 1], np.int64), "v"))
+    open_ = b.node("Equal", [base, integers(b, "minus", -1)], name="open")
+    sizes = b.node("Where", [open_, side, base], name="where")
+    return b.node(
+        "Expand", [b.weight("one", np.float32([1])), b.node("Mul", [sizes, sizes], name="square")], name="big"
+    )
+
+
 def _doubled(b):
     x = b.weight("seed", np.ones(1024, np.float32))
     for step in range(30):
@@ -454,7 +465,7 @@ def opened_with(opened, constant):
     return opened(b.model([floats("x", 4)], [floats("y", 4)]))
 
 
-@pytest.mark.parametrize("constant", [_zeros, _expanded, _tiled, _counted, _broadcast, _doubled])
+@pytest.mark.parametrize("constant", [_zeros, _expanded, _tiled, _counted, _broadcast, _behind_arithmetic, _doubled])
 def test_a_constant_without_bound_is_refused_by_name(constant, opened):
     with pytest.raises(InputError, match="do not fit in memory") as raised:
         opened_with(opened, constant)

@@ -89,6 +89,7 @@ class Network(NetworkOutline):
         notes = (*opened_model.notes, *([plugin_note(blocking_plugins)] if blocking_plugins else []))
         check_constant_growth(
             graph,
+            self.model.graph.opset_imports,
             path.name,
             sum(file.stat().st_size for file in (path, *self.external_files)),
         )
