@@ -588,6 +588,16 @@ async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):
         await press(pilot, "escape")
         outcome = session.config_target_outcomes(config)[RunKind.SIMULATED_CONFIG]
         assert outcome.outcome is Outcome.UNCERTAIN_FAIL and doubt.text in outcome.reasons
+        other = session.config.with_group_precision([session.outline.groups[0]], Precision.BF16)
+        values = session.results[config].accuracy
+        for change, is_doubted in ((0.0, True), (0.1, False)):
+            changed = {
+                name: replace(one, errors=replace(one.errors, sqnr_db=one.errors.sqnr_db + change))
+                for name, one in values.outputs.items()
+            }
+            session.results.get_or_create_results(other).store_accuracy(replace(values, outputs=changed))
+            reasons = session.config_target_outcomes(other)[RunKind.SIMULATED_CONFIG].reasons
+            assert (doubt.text in reasons) is is_doubted, "a change without effect keeps the doubt"
         names.search_doubts[config] = replace(doubt, targets="sqnr>=41")
         outcome = session.config_target_outcomes(config)[RunKind.SIMULATED_CONFIG]
         assert doubt.text not in outcome.reasons, "the search had another target"

@@ -624,8 +624,24 @@ class SessionState:
             and (missed_checks := end_event.find_missed_checks(config))
         ):
             return "; ".join(missed_checks.values())
-        stored = self.config_names.search_doubts.get(config)
-        return stored.text if stored is not None and stored.targets == targets else ""
+        doubts = [
+            doubt.text
+            for other, doubt in self.config_names.search_doubts.items()
+            if doubt.targets == targets and (other == config or self._has_equal_values(config, other))
+        ]
+        return doubts[0] if doubts else ""
+
+    def _has_equal_values(self, config: PrecisionConfig, other_config: PrecisionConfig) -> bool:
+        """Returns True if two configs have the same simulated values, so that their difference has no effect."""
+        accuracy, other_accuracy = (
+            self.results.get_results_or_empty(entry).accuracy for entry in (config, other_config)
+        )
+        return (
+            accuracy is not None
+            and other_accuracy is not None
+            and bool(accuracy.outputs)
+            and (accuracy.outputs, accuracy.samples) == (other_accuracy.outputs, other_accuracy.samples)
+        )
 
     # -- engines and stages --------------------------------------------------------------------------------------------
 

@@ -291,6 +291,7 @@ ADAPTERS: dict[str, tuple[int, Callable[[ir.Node, FreshNames], None]]] = {
 """The opset that changed an operator, with the function that corrects the node, by operator as the converter writes it.
 """
 
+
 def find_ir_version(opset: int) -> int:
     """Returns the IR version that was introduced together with an opset. For an opset that onnx does not know, it is
     that of opset 22.

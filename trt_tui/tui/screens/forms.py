@@ -330,10 +330,7 @@ class ConfigSearchDialog(FieldsDialog):
         else:
             yield Static("engines      cannot run here: simulated only", classes="dim setting")
         if self.has_lost_result:
-            yield Static(
-                fill_in_keys("The page of an earlier search is not kept; {configs} shows the configs."),
-                classes="dim setting",
-            )
+            yield Static("The page of an earlier search is not kept.", classes="dim setting")
         yield Static(escape_hidden_characters(self.met_text), id="note", markup=False)
 
     @property

@@ -301,25 +301,31 @@ def target_gauge_line(session: Session, width: int, is_marked: bool = True) -> L
     """Returns a gauge of the value that decides about the current config, in at most ``width`` cells.
 
     A full bar is the target. The text behind it says how far the value is from the target. Of several targets the gauge
-    shows the one with the lowest margin. Without room for both, the bar is shortened first and left out next. The text
-    is whole or left out. The line is empty if nothing decides, or if there is no room.
+    shows the one with the lowest margin, and of the simulation and the exported network the worse. Without room for
+    both, the bar is shortened first and left out next. The text is whole or left out. The line is empty if no value
+    decides, or if there is no room.
 
     Args:
         is_marked: True if a simulated value has its mark.
     """
     outcomes, results = session.config_target_outcomes(session.config), session.get_run_results("config")
-    engine, exported_run = results.engine_result, results.exported_run
-    outcome, accuracy, mark = find_decisive_outcome(outcomes), results.accuracy, SIMULATED_MARK * is_marked
+    engine, exported_run, outcome = results.engine_result, results.exported_run, find_decisive_outcome(outcomes)
+    measured = [(results.accuracy, SIMULATED_MARK * is_marked)]
     if engine is not None and RunKind.BUILT_ENGINE in outcomes:
-        accuracy, mark = engine.accuracy, ""
-    elif exported_run is not None and outcome is outcomes.get(RunKind.EXPORTED_FILE):
-        accuracy, mark = exported_run.accuracy, ""
-    if outcome is None or accuracy is None:
+        measured = [(engine.accuracy, "")]
+    elif exported_run is not None and RunKind.EXPORTED_FILE in outcomes:
+        measured.append((exported_run.accuracy, ""))
+    scores = [
+        (score, target, accuracy, mark)
+        for accuracy, mark in measured
+        for target in session.targets
+        if accuracy is not None and (score := target.margin_score(accuracy)) is not None
+    ]
+    if outcome is None or not scores:
         return []
-    scores = [(score, target) for target in session.targets if (score := target.margin_score(accuracy)) is not None]
-    target = min(scores, key=lambda entry: entry[0])[1] if scores else None
-    margin = target.margin_to_bound(accuracy) if target is not None else None
-    if target is None or margin is None or not math.isfinite(margin):
+    _, target, accuracy, mark = min(scores, key=lambda entry: entry[0])
+    margin = target.margin_to_bound(accuracy)
+    if margin is None or not math.isfinite(margin) or margin >= 0 and not outcome.passes:
         return []
     distance = abs(margin)
     distance_text = target.bounded_value.value_with_unit_text(distance, mark)

@@ -173,7 +173,9 @@ def explain_cell(
         if reason
         else _CELL_TEXTS[column.id](session, row_values, row)
         if value
-        else _make_sentence(_missing_value_text(session))
+        else _make_sentence(
+            _missing_value_text(session, group is not None or column.id not in ("operator", "precision"))
+        )
     )
     effects = {
         action: effect or _ROW_EFFECTS[action](session, row_values, group)
@@ -476,11 +478,15 @@ def _sample_count_text(session: Session, count: int) -> str:
     return f"{count} of {counted_noun_text(total, 'sample')}"
 
 
-def _missing_value_text(session: Session) -> str:
-    """Returns the reason why a value is missing."""
+def _missing_value_text(session: Session, is_measured: bool = True) -> str:
+    """Returns the reason why a value is missing.
+
+    Args:
+        is_measured: False for a value that no job measures.
+    """
     if session.data_summary is None:
         return "no value: there are no samples; reopen with --data"
-    return "no value yet: a job is running" if session.is_busy else "there is no such value here"
+    return "no value yet: a job is running" if is_measured and session.is_busy else "there is no such value here"
 
 
 def explain_search_option(session: Session, search_status: SearchStatus, option: SearchOption) -> Explanation:

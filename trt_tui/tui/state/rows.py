@@ -545,7 +545,7 @@ class RowValues:
             other_names: The groups of this order; None for all groups.
         """
         if self.stale_config is not None:
-            return f"values of {self.stale_config_name}, before the last change"
+            return f"values of {self.stale_config_name}, an earlier config"
         row_count, share = len(self.model.rows_by_group), self.shares.get(group_name)
         if not self.is_final:
             return (

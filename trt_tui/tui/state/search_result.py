@@ -175,14 +175,13 @@ def search_page_title(session: Session, search_status: SearchStatus, has_newer_r
         counted_noun_text(count, "sample") if count is not None else ""
     )
     samples = f", {samples_text}" if samples_text else ""
+    start_name = session.config_names.get(search_status.request.config, "a config without raised layers")
     state = (
         "running"
         if search_status.end_event is None and session.is_searching
         else ("earlier state" if has_newer_result else "" if search_status.is_finished else "stopped")
     )
-    return f"Search from {config_name(session, search_status.request.config)}, {target}{samples}" + (
-        f", {state}" if state else ""
-    )
+    return f"Search from {start_name}, {target}{samples}" + (f", {state}" if state else "")
 
 
 def search_option_lines(
