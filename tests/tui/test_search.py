@@ -537,7 +537,7 @@ def test_offered_configs_differ_and_each_change_shows_the_value_without_it(sessi
         ({RunKind.EXPORTED_FILE}, True),
         ({RunKind.EXPORTED_FILE, RunKind.BUILT_ENGINE}, False),
         ({RunKind.SIMULATED_CONFIG}, False),
-        (SearchDoubt.missed_runs, False),
+        (set(RunKind), False),
     ],
 )
 def test_a_search_takes_back_the_doubt_that_it_has_checked_again(session, tmp_path, missed_runs, is_checked):
@@ -551,9 +551,13 @@ def test_a_search_takes_back_the_doubt_that_it_has_checked_again(session, tmp_pa
         driven.until_idle()
         doubts, result = driven.config_names.search_doubts, driven.search_status.end_event.result.config
         others = {other.config for other in driven.search_status.end_event.evaluations} - {result}
-        assert others and set(doubts) == (others | (set() if is_checked else {result}) if doubted else set())
-        doubt = SearchDoubt("it missed the target", "sqnr>=42", frozenset(missed_runs))
-        doubts.update(dict.fromkeys((result, *others), doubt))
+        assert others and {config for config, targets in doubts if targets == "sqnr>=42"} == (
+            others | (set() if is_checked else {result}) if doubted else set()
+        )
+        doubt = SearchDoubt("it missed the target", frozenset(missed_runs))
+        doubts.update(dict.fromkeys(((config, "sqnr>=42") for config in (result, *others)), doubt))
+        doubts[result, "sqnr>=1"] = doubt
+    assert doubts[result, "sqnr>=1"] == doubt, "the doubt of a search for another target stays"
 
 
 def test_a_doubt_stays_when_a_later_search_misses_another_check(session, tmp_path, monkeypatch):
@@ -566,7 +570,7 @@ def test_a_doubt_stays_when_a_later_search_misses_another_check(session, tmp_pat
         driven.until_type(ev.SearchEnded)
         driven.until_idle()
     result = driven.search_status.end_event.result.config
-    doubt = driven.config_names.search_doubts[result]
+    doubt = driven.config_names.search_doubts[result, "sqnr>=42"]
     assert doubt.missed_runs == {RunKind.BUILT_ENGINE}, "only the exported network was checked again"
 
 
@@ -575,13 +579,13 @@ async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):
         await answered(pilot, "a", "enter")
         session, config = main.session, main.session.search_status.best_config
         missed_runs = frozenset({RunKind.SIMULATED_CONFIG, RunKind.BUILT_ENGINE})
-        doubt = SearchDoubt("on 16 held-out samples it misses the target", "sqnr>=40", missed_runs)
-        session.config_names.search_doubts[config] = doubt
+        doubt = SearchDoubt("on 16 held-out samples it misses the target", missed_runs)
+        session.config_names.search_doubts[config, "sqnr>=40"] = doubt
         await answered(pilot, "a", "enter")
         assert session.config == config
         stored = SavedSession.from_state(session.outline, session.history, session.config_names, session.target.text)
         names = msgspec.json.decode(msgspec.json.encode(stored), type=SavedSession).to_config_names()
-        assert names.search_doubts == {config: doubt} == session.config_names.copy().search_doubts
+        assert names.search_doubts == {(config, "sqnr>=40"): doubt} == session.config_names.copy().search_doubts
         session.search_status, session.config_names = None, names
         await press(pilot, "a")
         assert isinstance(app.screen, ConfigSearchDialog) and app.screen.has_lost_result
@@ -598,7 +602,7 @@ async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):
             session.results.get_or_create_results(other).store_accuracy(replace(values, outputs=changed))
             reasons = session.config_target_outcomes(other)[RunKind.SIMULATED_CONFIG].reasons
             assert (doubt.text in reasons) is is_doubted, "a change without effect keeps the doubt"
-        names.search_doubts[config] = replace(doubt, targets="sqnr>=41")
+        names.search_doubts[config, "sqnr>=41"] = names.search_doubts.pop((config, "sqnr>=40"))
         outcome = session.config_target_outcomes(config)[RunKind.SIMULATED_CONFIG]
         assert doubt.text not in outcome.reasons, "the search had another target"
 

@@ -18,15 +18,14 @@ def join_target_texts(targets: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class SearchDoubt:
-    """The reason for doubt that a search found in a config, and the targets of that search.
+    """The reason for doubt that a search found in a config.
 
     Attributes:
-        missed_runs: The runs that missed the targets; the simulated one on held-out samples. All runs if unknown.
+        missed_runs: The runs that missed the targets; the simulated one on held-out samples.
     """
 
     text: str = ""
-    targets: str = ""
-    missed_runs: frozenset[RunKind] = frozenset(RunKind)
+    missed_runs: frozenset[RunKind] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -145,14 +144,14 @@ class ConfigNames(dict[PrecisionConfig, str]):
     Attributes:
         chosen_names: The names that the user gave to configs.
         exported_configs: The configs that were exported for production.
-        search_doubts: The reasons for doubt that searches found in configs.
+        search_doubts: The reasons for doubt that searches found, by config and targets.
     """
 
     def __init__(
         self,
         names: Iterable[tuple[PrecisionConfig, str]] = (),
         exported_configs: Iterable[PrecisionConfig] = (),
-        search_doubts: Mapping[PrecisionConfig, SearchDoubt] | None = None,
+        search_doubts: Mapping[tuple[PrecisionConfig, str], SearchDoubt] | None = None,
     ) -> None:
         super().__init__(names)
         self.exported_configs = set(exported_configs)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,7 +18,6 @@ import platformdirs
 from filelock import FileLock, Timeout
 
 from trt_tui.core.data.input_files import FileStamp, read_file_stamp
-from trt_tui.core.measure.results import RunKind
 from trt_tui.core.moves.config import (
     PrecisionConfig,
     PrecisionMove,
@@ -52,7 +51,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
         ranges: Ranges by tensor in version 1; empty in later versions.
         target_text: The target before or after the config; None for the target of the session.
         exported: True if the config was exported for production. Only named configs have it.
-        doubt, doubt_targets, doubt_runs: The fields of the `SearchDoubt` in the config.
+        doubts: The doubts in the config, by targets.
     """
 
     quantized: Precision
@@ -64,9 +63,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     ranges: dict[str, dict[str, Any]] = {}
     target_text: str | None = None
     exported: bool = False
-    doubt: str = ""
-    doubt_targets: str = ""
-    doubt_runs: frozenset[RunKind] = SearchDoubt.missed_runs
+    doubts: dict[str, SearchDoubt] = {}
 
     @classmethod
     def from_user_state(cls, state: UserState, session_target: str) -> StoredConfig:
@@ -83,11 +80,14 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
 
     @classmethod
     def from_precision_config(
-        cls, config: PrecisionConfig, name: str = "", exported: bool = False, doubt: SearchDoubt | None = None
+        cls,
+        config: PrecisionConfig,
+        name: str = "",
+        exported: bool = False,
+        doubts: Mapping[tuple[PrecisionConfig, str], SearchDoubt] | None = None,
     ) -> StoredConfig:
         """Builds the stored form of a config. Only configs in the list of names have names, exports and doubts."""
         moves = [{"target": subject, **encode_move(move)} for (_, subject), move in config.moves.items()]
-        doubt = doubt or SearchDoubt()
         return cls(
             config.quantized,
             config.other,
@@ -95,9 +95,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
             moves,
             name,
             exported=exported,
-            doubt=doubt.text,
-            doubt_targets=doubt.targets,
-            doubt_runs=doubt.missed_runs,
+            doubts={targets: doubt for (other, targets), doubt in (doubts or {}).items() if other == config},
         )
 
     def to_precision_config(self) -> PrecisionConfig:
@@ -171,7 +169,7 @@ class SavedSession(msgspec.Struct):
             [StoredConfig.from_user_state(state, target) for state in future_states[-MAX_STORED_CONFIGS:]],
             [
                 StoredConfig.from_precision_config(
-                    config, name, config in config_names.exported_configs, config_names.search_doubts.get(config)
+                    config, name, config in config_names.exported_configs, config_names.search_doubts
                 )
                 for config, name in list(config_names.items())[-MAX_STORED_CONFIGS:]
             ],
@@ -197,9 +195,9 @@ class SavedSession(msgspec.Struct):
             ((config, stored_config.name) for config, stored_config in stored),
             (config for config, stored_config in stored if stored_config.exported),
             {
-                config: SearchDoubt(stored_config.doubt, stored_config.doubt_targets, stored_config.doubt_runs)
+                (config, targets): doubt
                 for config, stored_config in stored
-                if stored_config.doubt
+                for targets, doubt in stored_config.doubts.items()
             },
         )
 

@@ -507,17 +507,15 @@ class Session(SessionState):
         doubts, targets_text = self.config_names.search_doubts, join_target_texts(search_status.request.tolerances)
         is_whole = not event.was_stopped and not search_status.request.sample
         for config in {evaluation.config for evaluation in event.evaluations}:
-            missed_checks, earlier = event.find_missed_checks(config), doubts.get(config, SearchDoubt())
-            is_same_target, texts = earlier.targets == targets_text and bool(earlier.text), [*missed_checks.values()]
+            missed_checks = event.find_missed_checks(config)
+            earlier = doubts.pop((config, targets_text), SearchDoubt())
             passed_runs = event.passed_checks if config == result.config and is_whole else set()
             unchecked_runs = earlier.missed_runs - passed_runs - missed_checks.keys()
-            if is_same_target and unchecked_runs:  # this search has not made the check that the earlier one saw missed
+            texts = [*missed_checks.values()]
+            if unchecked_runs:  # this search has not made the check that the earlier one saw missed
                 texts = [earlier.text, *(text for text in texts if text not in earlier.text)]
-                doubts[config] = SearchDoubt("; ".join(texts), targets_text, unchecked_runs | missed_checks.keys())
-            elif missed_checks:
-                doubts[config] = SearchDoubt("; ".join(texts), targets_text, frozenset(missed_checks))
-            elif is_same_target:
-                del doubts[config]
+            if texts:
+                doubts[config, targets_text] = SearchDoubt("; ".join(texts), unchecked_runs | missed_checks.keys())
         if not event.has_other_samples:
             self.results.get_or_create_results(result.config).store_accuracy(
                 result.best_evaluation.target_result.accuracy

@@ -626,8 +626,8 @@ class SessionState:
             return "; ".join(missed_checks.values())
         doubts = [
             doubt.text
-            for other, doubt in self.config_names.search_doubts.items()
-            if doubt.targets == targets and (other == config or self._has_equal_values(config, other))
+            for (other, doubt_targets), doubt in self.config_names.search_doubts.items()
+            if doubt_targets == targets and (other == config or self._has_equal_values(config, other))
         ]
         return doubts[0] if doubts else ""
 
