@@ -122,8 +122,8 @@ TROUBLES = {
             (
                 LOSS,
                 (
-                    "of Clip /normalize/Clip is 0 in the file: FP16's smallest value is 6e-8, and a divisor of 0 is "
-                    "divided by; ",
+                    "of Clip /normalize/Clip is 0 in the file: FP16's smallest value is 6e-8, and 33% of the results of "
+                    "Clip /normalize/Clip are smaller; ",
                     "  next step: write an epsilon of 6.1e-5 or more, or run the layer in FP32",
                 ),
             ),
@@ -140,8 +140,8 @@ TROUBLES = {
             (
                 LOSS,
                 (
-                    "of Add /total/Add is 0 in the file: FP16's smallest value is 6e-8, and a divisor of 0 is divided "
-                    "by; ",
+                    "of Add /total/Add is 0 in the file: FP16's smallest value is 6e-8, and ",
+                    " of the results of Add /total/Add are smaller; ",
                 ),
             )
         ],

@@ -260,6 +260,17 @@ def quotient(smallest):
     return xy(b), {"x": x}
 
 
+def power_spectrum(floor, operator, reader):
+    """The sum of two squares has no offset; its floor protects a Log or a divisor."""
+    b = Builder(17)
+    parts = [b.node("MatMul", ["x", b.kernel(name, (16, 16), 16)], f"/{name}") for name in ("re", "im")]
+    power = b.node("Add", [b.node("Mul", [part, part], f"{part}/square") for part in parts], "/power")
+    bounded = b.node(operator, [power, b.weight("floor", np.float32(floor))], "/floor")
+    x = b.node(reader, [bounded] if reader == "Log" else [power, bounded], "/reader")
+    b.node("MatMul", [x, b.kernel("w", (16, 4), 16)], "/fc", output="y")
+    return xy(b, 4), {"x": vectors() * np.geomspace(1e-5, 10, 8, dtype=np.float32)[:, None]}
+
+
 def loud_channel(loud):
     x = vectors(64, 64)
     x[:, 3] *= loud
@@ -471,10 +482,27 @@ CASES = [
         (1e-4,),
         "/norm/ReduceL2",
         (
-            "the epsilon epsilon of Add /norm/Add is 0 in the file: FP16's smallest value is 6e-8, and a divisor of 0 is "
-            "divided by; ",
+            "the epsilon epsilon of Add /norm/Add is 0 in the file: FP16's smallest value is 6e-8, and 33% of the results "
+            "of Add /norm/Add are smaller; ",
             "NaN arise here",
         ),
+    ),
+    *(
+        (
+            power_spectrum,
+            (1e-12, operator, reader),
+            (1e-4, operator, reader),
+            "",
+            (
+                f"the epsilon floor of {operator} /floor/{operator} is 0 in FP16: FP16's smallest value is 6e-8, and 23% ",
+                loss,
+            ),
+        )
+        for operator, reader, loss in (
+            ("Max", "Log", "31 Inf arise"),
+            ("Clip", "Log", "31 Inf arise"),
+            ("Max", "Div", " dB"),
+        )
     ),
     (
         joined_parts,
@@ -499,6 +527,8 @@ def test_a_cause_is_named_where_it_is_and_not_on_a_close_network(facts_of, make,
     if make is decomposed_normalisation:
         (name,) = found
         assert "as LayerNormalization" in find_causes(facts[name])[0].remedy
+    if make is power_spectrum:
+        assert [len(causes) for causes in found.values()] == [1], "neither an offset nor vanishing values"
 
 
 def set_constant(model: onnx.ModelProto, name: str, value: np.ndarray) -> None:

@@ -238,7 +238,7 @@ def test_what_overflows_taken_apart_is_finite_as_the_operator(mean, opened, back
 def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend):
     network, data, ranges = prepared(transformer(epsilon=1e-12), opened, backend)
     config, feeds = PrecisionConfig.from_precision(FP16), {"x": np.zeros((2, 6, CHANNELS), np.float32)}
-    assert network.epsilon_constants == {"/norm.eps"} and not opened(transformer()).epsilon_constants
+    assert network.epsilon_readers == {"/norm.eps": {"Div"}} and not opened(transformer()).epsilon_readers
     alone = config.with_group_precision(network.groups, FP32).with_group_precision(
         [network.get_group("/norm/mean/ReduceMean")], FP16
     )

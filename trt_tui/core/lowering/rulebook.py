@@ -185,7 +185,7 @@ def min_divisor_epsilon(network: Network, tensor: str, precision: Precision) -> 
 
     Only epsilons are raised, which keep a divisor from being zero, and only if FP16 would round them to zero.
     """
-    return FP16_MIN if precision is Precision.FP16 and tensor in network.epsilon_constants else None
+    return FP16_MIN if precision is Precision.FP16 and "Div" in network.epsilon_readers.get(tensor, ()) else None
 
 
 def preserves_precision_of_values(layer: Layer) -> bool:

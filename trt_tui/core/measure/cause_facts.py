@@ -5,6 +5,7 @@ The facts do not depend on a config. They are measured in FP32 on the calibratio
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import starmap
 
 import numpy as np
@@ -165,7 +166,7 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
     for name in dict.fromkeys((*group.layers, *producers)):
         layer = network.get_layer(name)
         for index, tensor in enumerate(layer.inputs):
-            is_epsilon = tensor in network.epsilon_constants
+            is_epsilon = tensor in network.epsilon_readers
             if (
                 tensor not in network.constant_tensors
                 or not network.is_fp32(tensor)
@@ -191,7 +192,7 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
                 value.size,
                 int(np.count_nonzero(over_fp16)),
                 is_mask,
-                is_epsilon,
+                layer.outputs[0] if is_epsilon else "",
                 layer.op_type in _ADDING_OPERATORS,
             )
 
@@ -352,13 +353,17 @@ class _DifferenceOffsets:
         self._sums = np.zeros(5)  # signal, noise, values, nonzero values, and those that change by more than half
 
     def add_values(self, arrays: Sequence[np.ndarray]) -> None:
-        """Adds the arrays of the tensors in one feed. Values that are not finite in FP16 do not count."""
+        """Adds the arrays of the tensors in one feed. Values that are not finite in FP16 do not count.
+
+        Only errors of results below an operand count: the sum of two values with the same sign has no offset.
+        """
         arrays = [array.astype(np.float64) for array in arrays]
         with np.errstate(invalid="ignore", over="ignore"):
             exact = self._subtract_offset(arrays)
             coarse = self._subtract_offset([round_to_precision(array, Precision.FP16) for array in arrays])
+            is_small = np.abs(exact) < reduce(np.maximum, map(np.abs, arrays))
         is_held = np.isfinite(exact) & np.isfinite(coarse)
-        values, errors = exact[is_held], (coarse - exact)[is_held]
+        values, errors = exact[is_held], np.where(is_small, coarse - exact, 0.0)[is_held]
         for array, sums in zip(arrays, self._operand_sums, strict=True):
             held = array[np.abs(array) <= FP16_MAX]
             self._magnitude = max(self._magnitude, float(np.abs(held).max(initial=0.0)))

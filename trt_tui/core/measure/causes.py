@@ -104,15 +104,16 @@ class ConstantFacts(ValueRange):
         count: Number of values; ``over_fp16`` of them are beyond FP16.
         is_mask: True if the constant masks values. The exported network clamps such a constant if the file has it in
             FP32.
-        is_epsilon: True if the constant keeps a divisor from being 0 and FP16 rounds it to 0. The exported network
-            raises such a constant if the file has it in FP32.
+        protected_tensor: The tensor that the constant keeps from being 0, if FP16 rounds the constant to 0. A Div or
+            Log reads it. The exported network raises the constant of a divisor if the file has it in FP32. "" for
+            other constants.
         is_added: True if the layer only adds the constant to values or bounds them by it.
     """
 
     count: int
     over_fp16: int
     is_mask: bool = False
-    is_epsilon: bool = False
+    protected_tensor: str = ""
     is_added: bool = False
 
 
@@ -753,7 +754,7 @@ def _find_weight_underflow_causes(facts: CauseFacts) -> Iterator[Cause]:
         (
             constant
             for constant in facts.group_facts.constants
-            if not (constant.is_mask or constant.is_epsilon or constant.is_added)
+            if not (constant.is_mask or constant.protected_tensor or constant.is_added)
             and constant.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB
         ),
         key=lambda constant: constant.fp16_sqnr_db,
@@ -833,12 +834,12 @@ def _find_clamped_constant_causes(facts: CauseFacts) -> Iterator[Cause]:
 
 def _find_offset_causes(facts: CauseFacts) -> Iterator[Cause]:
     """Finds values that vary little around a large offset, so that FP16 rounds them away with the offset."""
-    min_share = 0.0 if facts.has_nonfinite_result else MIN_VANISHED_SHARE
     for worst in sorted(
         (
             offset
             for offset in facts.group_facts.offsets
-            if not offset.is_softmax and (offset.sqnr_db < MIN_LOSSLESS_SQNR_DB or offset.lost_share > min_share)
+            if not offset.is_softmax
+            and (offset.sqnr_db < MIN_LOSSLESS_SQNR_DB or offset.lost_share > MIN_VANISHED_SHARE)
         ),
         key=lambda offset: offset.sqnr_db,
     ):
@@ -901,13 +902,18 @@ def _find_epsilon_causes(facts: CauseFacts) -> Iterator[Cause]:
 
 
 def _find_lost_epsilon_causes(facts: CauseFacts) -> Iterator[Cause]:
-    """Finds epsilons that are 0 in the file. The epsilon of an FP32 network is raised where the program writes FP16."""
-    for constant in facts.group_facts.constants if facts.is_in_file_precision else ():
-        if constant.is_epsilon and not constant.amax:
+    """Finds epsilons that are 0 in the file, or in FP16 where a divisor or the argument of a logarithm is as small."""
+    zeroed_shares = {values.tensor: values.zeroed_share for values in facts.group_facts.value_ranges}
+    for constant in facts.group_facts.constants:
+        zeroed_share = zeroed_shares.get(constant.protected_tensor, 0.0)
+        has_small_results = zeroed_share >= MIN_MENTIONED_SHARE
+        if constant.protected_tensor and (not constant.amax if facts.is_in_file_precision else has_small_results):
+            smaller_text = f", and {percent_text(zeroed_share)} of the results of {constant.layer} are smaller"
             yield Cause(
                 "epsilon",
-                f"the epsilon {constant.tensor} of {constant.layer} is 0 in the file",
-                f"FP16's smallest value is {number_text(FP16_MIN)}, and a divisor of 0 is divided by; "
+                f"the epsilon {constant.tensor} of {constant.layer} is 0 in "
+                f"{'the file' if facts.is_in_file_precision else 'FP16'}",
+                f"FP16's smallest value is {number_text(FP16_MIN)}{smaller_text * has_small_results}; "
                 f"{_loss_text(facts)}",
                 f"write an epsilon of {number_text(FP16_MIN_NORMAL)} or more, or run the layer in FP32",
             )

@@ -1,7 +1,7 @@
 """The values of constant tensors, read from the file or computed by the backend."""
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 
 import numpy as np
@@ -191,38 +191,42 @@ class ConstantValues:
         return min(magnitudes, default=0.0)
 
     @cached_property
-    def epsilon_constants(self) -> frozenset[str]:
-        """The stored epsilons that FP16 rounds to zero. An epsilon is a positive number that keeps a divisor from being
-        zero.
+    def epsilon_readers(self) -> Mapping[str, Collection[str]]:
+        """The stored epsilons that FP16 rounds to zero, with the operators that 0 would make infinite: Div or Log.
 
-        Such a number is an operand of an Add, Max or Clip whose result is a divisor, possibly after a root.
+        An epsilon is a positive operand of an Add, Max or Clip. Its result is a divisor or has a logarithm, possibly
+        after a root.
         """
         graph = self._graph
-        tensors: set[str] = set()
+        epsilon_readers: dict[str, Collection[str]] = {}
         for layer in graph.layers:
             guard_inputs = {"Add": layer.inputs, "Max": layer.inputs, "Clip": layer.inputs[1:2]}.get(layer.op_type, ())
             for tensor in guard_inputs:
                 constant = stored_tensor(graph.ir_value(tensor)) if tensor in graph.constant_tensors else None
                 if constant is None or constant.size != 1 or not graph.is_fp32(tensor):
                     continue
-                if 0 < float(constant.numpy().reshape(-1)[0]) <= FP16_MIN / 2 and self._is_divisor(layer.outputs[0]):
-                    tensors.add(tensor)
-        return frozenset(tensors)
+                readers = self._find_readers_without_zero(layer.outputs[0])
+                if 0 < float(constant.numpy().reshape(-1)[0]) <= FP16_MIN / 2 and readers:
+                    epsilon_readers[tensor] = readers | set(epsilon_readers.get(tensor, ()))
+        return epsilon_readers
 
-    def _is_divisor(self, tensor: str, max_steps: int = 4) -> bool:
-        """Returns True if a layer divides by a tensor, by the root of the tensor, or by a copy of it."""
+    def _find_readers_without_zero(self, tensor: str, max_steps: int = 4) -> set[str]:
+        """Returns the operators, Div or Log, that 0 in a tensor makes infinite, directly or behind a root or a copy."""
         graph = self._graph
+        readers: set[str] = set()
         for name in graph.consumers.get(tensor, ()) if max_steps else ():
             layer = graph.by_name[name]
+            if layer.op_type == "Log":
+                readers.add("Log")
             if layer.op_type == "Reciprocal" or layer.op_type == "Div" and layer.inputs[1] == tensor:
-                return True
+                readers.add("Div")
             if layer.op_type == "Pow" and layer.inputs[0] == tensor:
                 exponent = stored_tensor(graph.ir_value(layer.inputs[1]))
                 if exponent is not None and exponent.size == 1 and float(exponent.numpy().reshape(-1)[0]) < 0:
-                    return True
-            if layer.op_type in COPIES | {"Sqrt", "Pow"} and self._is_divisor(layer.outputs[0], max_steps - 1):
-                return True
-        return False
+                    readers.add("Div")
+            if layer.op_type in COPIES | {"Sqrt", "Pow"}:
+                readers |= self._find_readers_without_zero(layer.outputs[0], max_steps - 1)
+        return readers
 
     # -- expressions --------------------------------------------------------------------------------------------
 

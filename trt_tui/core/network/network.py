@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cached_property
@@ -195,9 +195,9 @@ class Network(NetworkOutline):
         return self._constant_values.constant_value(tensor)
 
     @property
-    def epsilon_constants(self) -> frozenset[str]:
+    def epsilon_readers(self) -> Mapping[str, Collection[str]]:
         """The epsilons that FP16 rounds to zero; see `trt_tui.core.network.constants.ConstantValues`."""
-        return self._constant_values.epsilon_constants
+        return self._constant_values.epsilon_readers
 
     @property
     def masked_tensors(self) -> frozenset[str]:
