@@ -481,7 +481,7 @@ def _check_input_arrays(part: DataPart, inputs: Sequence[TensorInfo]) -> None:
                 f"The array is {shape_text(stored_array.shape)}, the network takes {shape_text(info.shape)}.",
                 "The first axis of an array is samples: add it with array[None]."
                 if len(stored_array.shape) == len(info.shape) - 1
-                else "Reshape the array.",
+                else "Reshape the array; --batch sets how many rows the network reads at once.",
             )
         for axis, (size, expected_size) in enumerate(zip(stored_array.shape, info.shape, strict=True)):
             if (axis or expected_size == 0) and isinstance(expected_size, int) and size != expected_size:
