@@ -669,9 +669,46 @@ def test_the_detail_keeps_the_range_that_is_better_by_the_target(session, target
         return ev.Remedy("r", label, session.config, Accuracy({"y": OutputErrors(one)}))
 
     session.targets = (parse_target(target),)
+    session.results[session.config].store_accuracy(option("now", 9.0, 0.6).accuracy)
     options = [option("low", 10.0, 0.02), option("high", 30.0, 0.5)]
     for order in (options, options[::-1]):
-        assert [one.label for one in detail._choose_best_remedy_per_kind(session, order)] == [kept]
+        assert [one.label for one in improving(session, order, has_best_only=True)] == [kept]
+
+
+def improving(session, remedies, **choice):
+    """The remedies of the first group that are listed if these are measured."""
+    group = session.outline.groups[0]
+    session.results.get_values(ev.REMEDIES)[group.name, session.config] = tuple(remedies)
+    return detail.list_improving_remedies(session, group, **choice)
+
+
+@pytest.mark.parametrize(
+    ("values", "listed"),
+    [
+        ((9.0, 12.0, 4.0, 16.0, None), [16.0, 12.0]),
+        ((16.0, 12.0), [16.0, 12.0]),
+        ((8.0, 10.2, None), []),
+        ((10.4, 10.2), [10.4]),
+    ],
+)
+def test_only_remedies_that_improve_the_value_are_listed_the_best_first(session, values, listed):
+    """A gain within noise counts only if it alone meets the target; None is a value with NaN."""
+    session.targets = (parse_target("sqnr>=10.3"),)
+    session.results[session.config].store_accuracy(remedy_of(session, "r", "now", 10.0).accuracy)
+    remedies = [
+        remedy_of(session, "r", "range", value)
+        if value
+        else ev.Remedy("r", "NaN", session.config, Accuracy({"y": OutputErrors(ErrorMetrics(nan=3))}))
+        for value in values
+    ]
+    assert [one.accuracy.worst_errors.sqnr_db for one in improving(session, remedies)] == listed
+    lines = [text(line) for line in detail.remedy_lines(session, session.outline.groups[0], 40)]
+    if not listed:
+        assert [numbers(line) for line in lines] == [[len(values)]]
+    row = next(line for line in MODEL.list_tree_rows(set()) if isinstance(line.row, GroupRow))
+    assert row.row.group.name == session.outline.groups[0].name
+    (line,) = (text(one) for one in detail.detail_lines(session, found(session), row, 80, 5) if " try" in text(one))
+    assert numbers(line) == ([listed[0]] if listed else [len(values), 10.0])
 
 
 def remedy_of(session, key, label, sqnr_db, interval=None):
@@ -708,14 +745,14 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
             remedy_of(session, "space", "FP32", *fp32),
         )
         session.results.get_values(ev.REMEDIES)[group.name, session.config] = remedies
-        equal, others = detail.split_off_best_remedies(session, remedies)
+        equal, others = detail.split_off_best_remedies(session, remedies[1:])
         assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
         lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
         assert ("equal within" in lines[-1] and numbers(lines[-1])[0] == 2) is are_equal
-        assert [line.split()[1] for line in lines[:2]] == ["FP16", "FP32" if are_equal else "entropy"], "the best first"
-        assert ["≈ now" in line for line in lines[:3]] == ["entropy" in line for line in lines[:3]], "no gain"
-        shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
-        assert (" or " in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
+        assert [line.split()[1] for line in lines[:2]] == ["FP16", "FP32"], "the best first"
+        assert not any("entropy" in line for line in lines), "no gain"
+        shown = "".join(text for text, _ in detail._remedy_line(session, remedies[1:], 80))
+        assert (" or " in shown) is are_equal and shown.endswith(f"~{fp32[0]} dB")
 
 
 @pytest.mark.parametrize(("samples", "total", "shown"), [(4, 4, "41%?"), (8, 8, "41% "), (8, 32, "…")])
@@ -760,8 +797,10 @@ def test_the_metric_decides_which_remedy_is_best(session):
         )
         for label, (sqnr_db, metric) in values.items()
     )
-    assert [one.label for one in detail.split_off_best_remedies(session, remedies)[0]] == ["entropy"]
-    assert [one.label for one in detail._choose_best_remedy_per_kind(session, remedies)] == ["entropy"]
+    ordered = improving(session, remedies)
+    assert ordered[0].label == "entropy"
+    assert [one.label for one in detail.split_off_best_remedies(session, ordered)[0]] == ["entropy"]
+    assert [one.label for one in improving(session, remedies, has_best_only=True)] == ["entropy"]
 
 
 def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
@@ -776,8 +815,7 @@ def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
         "percentile": (13.76, None),
     }
     remedies = tuple(remedy_of(session, "r", label, *value) for label, value in values.items())
-    session.results.get_values(ev.REMEDIES)[group.name, session.config] = remedies
-    equal, others = detail.split_off_best_remedies(session, remedies)
+    equal, others = detail.split_off_best_remedies(session, improving(session, remedies))
     assert [one.label for one in equal] == ["Mul", "FP32", "mse", "entropy", "percentile"], "13.8 is marked everywhere"
     assert [one.label for one in others] == ["FP16"], "not all that is in a wide interval equals the best"
     lines = [text(line) for line in detail.remedy_lines(session, group, 40)]
@@ -819,7 +857,7 @@ def test_a_name_of_a_remedy_is_whole_before_the_values_have_a_unit(session):
 def test_the_line_of_remedies_keeps_its_end(session):
     for width in (44, 60, 80):
         session.targets = (parse_target("sqnr>=20"),)
-        remedies = [remedy_of(session, "r", f"method{index} range", 10.0 + index) for index in range(5)]
+        remedies = [remedy_of(session, "r", f"method{index} range", 10.0 + index) for index in reversed(range(5))]
         line = detail._remedy_line(session, remedies, width)
         shown = "".join(text for text, _ in line)
         assert spans.line_width(line) <= width and "…" not in shown and "method4 ~14.0" in shown

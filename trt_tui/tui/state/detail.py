@@ -15,6 +15,7 @@ from trt_tui.core.measure.causes import (
     range_use_text,
 )
 from trt_tui.core.measure.engine_agreement import PREVIEW_REASON
+from trt_tui.core.measure.results import restrict_to_common_samples
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
 from trt_tui.core.moves.config import BarrierMove, KeepRuleMove, PrecisionConfig, PrecisionMove
@@ -40,7 +41,7 @@ from trt_tui.formatting import (
     run_title,
 )
 from trt_tui.jobs import events as ev
-from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
+from trt_tui.jobs.events import Remedy
 from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_configs_before_raise
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import find_current_key
@@ -64,7 +65,7 @@ from trt_tui.tui.state.config_status import (
     target_value_span,
     value_margin_text,
 )
-from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
+from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
 from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, TreeModel, VisibleRow, find_engine_errors
 from trt_tui.tui.state.text_plots import histogram_lines
 from trt_tui.tui.table import Column, fit_table
@@ -150,12 +151,12 @@ def _cause_facts_if_quantized(session: Session, row_values: RowValues, group: Fu
 def split_off_best_remedies(session: Session, remedies: Sequence[Remedy]) -> tuple[list[Remedy], list[Remedy]]:
     """Returns two lists: the remedies that equal the best one within noise, and the other remedies.
 
-    Remedies with the same displayed value are in the same list. Both keep the order of ``remedies``. The first list
-    contains the best remedy.
+    Remedies with the same displayed value are in the same list. Both keep the order of ``remedies``.
+
+    Args:
+        remedies: At least one remedy, the best first.
     """
-    if not remedies:
-        return [], []
-    best = max(remedies, key=lambda remedy: accuracy_sort_key(session, remedy.shown_accuracy))
+    best = remedies[0]
     equals = [
         remedy is best or is_within_noise(session, best.shown_accuracy, remedy.shown_accuracy, both_ways=False)
         for remedy in remedies
@@ -179,36 +180,83 @@ _MARGIN_CELLS, _OTHER_REMEDY_CELLS = 5, 7
 """The width of a margin of error, and of all of a remedy but its name, value, margin and note."""
 
 
-def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only: bool = False) -> list[Line]:
-    """Returns the remedies for a fusion group with their simulated accuracy, one line each.
+def list_improving_remedies(session: Session, group: FusionGroup, has_best_only: bool = False) -> list[Remedy]:
+    """Returns the remedies for a fusion group whose values are better than that of the current config, the best first.
 
-    The remedies whose values equal the best value within noise come first, so that a pane with little room omits others.
-    The last line gives their number and the distance that is noise. A remedy whose value equals that of the current
-    config within noise changes nothing.
+    A value that equals the current one within noise is no better, unless it alone meets the target. While the current
+    value is unknown, all remedies are listed.
 
     Args:
         has_best_only: True if only the best other range and the best zero-cost move are listed.
     """
-    measured = session.results.find_value(ev.REMEDIES, (group.name, session.config)) or ()
-    remedies = _choose_best_remedy_per_kind(session, measured) if has_best_only else measured
+    measured = session.results.find_value(ev.REMEDIES, (group.name, session.config))
+    current = session.get_run_results("config").accuracy
+
+    def is_improvement(remedy: Remedy) -> bool:
+        if current is None:
+            return True
+        changed, unchanged = (
+            accuracy_sort_key(session, accuracy)
+            for accuracy in restrict_to_common_samples([remedy.shown_accuracy, current])
+        )
+        return changed > unchanged and (
+            not is_within_noise(session, remedy.shown_accuracy, current)
+            or bool(meets_target(session, remedy.accuracy))
+            and not meets_target(session, current)
+        )
+
+    remedies = sorted(
+        filter(is_improvement, measured or ()),
+        key=lambda remedy: accuracy_sort_key(session, remedy.shown_accuracy),
+        reverse=True,
+    )
+    return [
+        remedy
+        for index, remedy in enumerate(remedies)
+        if not has_best_only or all(better.key != remedy.key for better in remedies[:index])
+    ]
+
+
+def _missing_improvement_text(session: Session, group: FusionGroup, width: int) -> str:
+    """Returns a sentence about the remedies for a group of which none improves the value; "" if none is measured."""
+    remedies = session.results.find_value(ev.REMEDIES, (group.name, session.config))
+    count = len(remedies or ())
+    value_text, _ = target_value_span(session, session.get_run_results("config").accuracy)
+    texts = (
+        f"none of {count} tried improves {value_text} beyond noise",
+        f"{count} tried, no gain beyond noise",
+        "no gain beyond noise",
+    )
+    return choose_fitting_text(texts, width) if count else ""
+
+
+def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only: bool = False) -> list[Line]:
+    """Returns the improving remedies for a fusion group with their simulated accuracy, one line each.
+
+    The remedies whose values equal the best value within noise come first, so that a pane with little room omits others.
+    The last line gives their number and the distance that is noise. If no remedy improves the value, the only line says
+    so.
+    """
+    remedies = list_improving_remedies(session, group, has_best_only)
+    if not remedies:
+        text = _missing_improvement_text(session, group, width)
+        return [[(text, "dim")]] if text else []
     equal_remedies, other_remedies = split_off_best_remedies(session, remedies)
-    config_accuracy, target = session.get_run_results("config").accuracy, session.target or Target("sqnr", 0.0)
+    target = session.target or Target("sqnr", 0.0)
     rows: list[list[Span]] = []
     for remedy in (*equal_remedies, *other_remedies):
         text, style = target_value_span(session, remedy.shown_accuracy, False)
         is_met = bool(meets_target(session, remedy.accuracy))
-        is_useless = config_accuracy is not None and is_within_noise(session, remedy.shown_accuracy, config_accuracy)
-        note = "meets the target" if is_met else f"{SAME_VALUE_MARK} now" if is_useless else ""
         rows.append(
             [
                 (find_current_key(remedy.key), "key"),
                 (_short_remedy_label(remedy).ljust(8), ""),
                 (text, "good" if is_met else style),
                 (value_margin_text(target, remedy.shown_accuracy), "dim"),
-                (note, "good" if is_met else "dim"),
+                ("meets the target" if is_met else "", "good"),
             ]
         )
-    name_cells, value_cells = (max((cell_width(row[index][0]) for row in rows), default=0) for index in (1, 2))
+    name_cells, value_cells = (max(cell_width(row[index][0]) for row in rows) for index in (1, 2))
     if name_cells + value_cells + _OTHER_REMEDY_CELLS > width:  # a whole name needs the unit less
         rows = [[*row[:2], (row[2][0].removesuffix(" dB"), row[2][1]), *row[3:]] for row in rows]
     columns = [
@@ -220,8 +268,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
     ]
     lines = fit_table(columns, rows, width, gap=1)[1:]
     if len(equal_remedies) > 1:
-        best = max(remedies, key=lambda remedy: accuracy_sort_key(session, remedy.shown_accuracy))
-        noise, count = noise_distance_text(session, best.shown_accuracy), len(equal_remedies)
+        noise, count = noise_distance_text(session, remedies[0].shown_accuracy), len(equal_remedies)
         texts = (
             f"the first {count} are equal within {noise}",
             f"first {count} equal within {noise}",
@@ -370,22 +417,6 @@ def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGro
     return f"; {notes}{', set by ' if reasons_given else ''}{', '.join(reasons_given)}" if moves else ""
 
 
-def _choose_best_remedy_per_kind(session: Session, remedies: Sequence[Remedy]) -> list[Remedy]:
-    """Returns the remedies without all but the best other range and the best zero-cost move."""
-    several = ("r", ZERO_COST_KEY)
-    best = [
-        max(
-            (remedy for remedy in remedies if remedy.key == key),
-            key=lambda remedy: accuracy_sort_key(session, remedy.shown_accuracy),
-            default=None,
-        )
-        for key in several
-    ]
-    return [
-        remedy for remedy in remedies if remedy.key not in several or any(remedy is best_remedy for best_remedy in best)
-    ]
-
-
 def share_doubt_text(row_values: RowValues, group_name: str) -> str:
     """Returns the doubts about an error share: its negative sign, its uncertain order among others; "" for none."""
     is_negative = row_values.shares[group_name].fraction <= -MIN_SHOWN_SHARE
@@ -409,10 +440,10 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
         reason_texts = [f"share {percent_text(share.fraction, SIMULATED_MARK)}: {RAISING_HARMS_TEXT}", *reason_texts]
     text, style = _main_loss_reason(session, group, reason_texts)
     lines = [_labelled_line("why", text, width, style)]
-    all_remedies = session.results.find_value(ev.REMEDIES, (group.name, session.config))
-    remedies = _choose_best_remedy_per_kind(session, all_remedies or ())
-    if remedies:
+    if remedies := list_improving_remedies(session, group, True):
         lines.append(_remedy_line(session, remedies, width))
+    elif missing_text := _missing_improvement_text(session, group, width - 7):
+        lines.append(_labelled_line("try", missing_text, width, "dim"))
     elif len(reason_texts) > 1:
         lines.append(_labelled_line("also", reason_texts[1], width))
     if sentences := row_implementation_texts(row_values, row):
