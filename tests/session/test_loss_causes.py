@@ -26,5 +26,19 @@ def test_the_file_decides_a_range_then_the_config_then_the_data(precision, metho
     config = PrecisionConfig.from_precision(precision)
     if method:
         config = config.with_range("x", RangeMove(5.0, method))
-    session = SimpleNamespace(outline=SimpleNamespace(quantized_ranges={"x": 3.0}), calibration=None)
+    session = SimpleNamespace(
+        outline=SimpleNamespace(quantized_ranges={"x": 3.0}, tensors_with_shared_range={}), calibration=None
+    )
+    assert _find_tensor_range(session, config, "x", STATS, QUANTIZED_TYPES[Precision.INT8]) == expected
+
+
+@pytest.mark.parametrize(("moved", "expected"), [(None, (7.0, "minmax")), ("x", (5.0, "mse")), ("y", (5.0, "mse"))])
+def test_tensors_that_a_concat_joins_have_one_range(moved, expected):
+    config = PrecisionConfig.from_precision(Precision.INT8)
+    if moved:
+        config = config.with_range(moved, RangeMove(5.0, "mse"))
+    session = SimpleNamespace(
+        outline=SimpleNamespace(quantized_ranges={}, tensors_with_shared_range=dict.fromkeys("xy", ("x", "y"))),
+        calibration=SimpleNamespace(range_table={"x": 4.0, "y": 7.0}, method="minmax"),
+    )
     assert _find_tensor_range(session, config, "x", STATS, QUANTIZED_TYPES[Precision.INT8]) == expected

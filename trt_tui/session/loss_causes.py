@@ -170,9 +170,11 @@ def _find_tensor_range(
     outline, calibration = session.outline, session.calibration
     if config.quantized is Precision.FILE and outline is not None and tensor in outline.quantized_ranges:
         return outline.quantized_ranges[tensor], "the file's"
-    if (range_choice := config.range_moves.get(tensor)) is not None:
+    joined_tensors = outline.tensors_with_shared_range.get(tensor, (tensor,)) if outline is not None else (tensor,)
+    if range_choice := next((config.range_moves[name] for name in joined_tensors if name in config.range_moves), None):
         return range_choice.amax, "own" if range_choice.method == "user" else range_choice.method
     if calibration is None:
         return tensor_stats.amax, ""
     calibrated = select_ranges_for_type(calibration.range_table, quantized_type)
-    return calibrated.get(tensor, tensor_stats.amax), calibration.method
+    amaxes = [calibrated[name] for name in joined_tensors if name in calibrated]
+    return max(amaxes, default=tensor_stats.amax), calibration.method

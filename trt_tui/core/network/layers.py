@@ -313,6 +313,8 @@ class NetworkOutline:
         zero_cost_support: The parts that can be changed without added run time.
         known_issues: The reasons why a quantized type saves no time at a group, by group name; see
             `trt_tui.core.network.known_defects`.
+        tensors_with_shared_range: The sets of tensors that must share a scale, such as the inputs and the output of a
+            Concat, by tensor name.
         index_groups: Groups whose results are converted to integers or used as positions; see
             `trt_tui.core.network.index_paths`.
         qdq_findings: The findings of the check of Q/DQ nodes; None if the file has no Q/DQ nodes.
@@ -335,6 +337,7 @@ class NetworkOutline:
     quantized_ranges: Mapping[str, float] = field(default_factory=dict)
     zero_cost_support: ZeroCostSupport = field(default_factory=ZeroCostSupport)
     known_issues: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tensors_with_shared_range: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     index_groups: tuple[str, ...] = ()
     qdq_findings: tuple[QdqFinding, ...] | None = None
     defect_sites: tuple[DefectSite, ...] = ()

@@ -7,7 +7,6 @@ import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +130,7 @@ class Network(NetworkOutline):
             {tensor: amax for tensor, amax in opened_model.quantized_ranges.items() if graph.has_tensor(tensor)},
             find_zero_cost_support(graph, groups),
             find_known_issues(graph, graph.by_name, groups),
+            supported_precisions.find_tensors_with_shared_range(graph),
             find_groups_computing_indices(graph, groups),
             qdq_findings,
             find_defect_sites(graph, groups, opened_model.linear_grid_samples),
@@ -174,11 +174,6 @@ class Network(NetworkOutline):
 
     def shape(self, tensor: str) -> Shape | None:
         return self.graph.shape(tensor)
-
-    @cached_property
-    def tensors_with_shared_range(self) -> dict[str, tuple[str, ...]]:
-        """The sets of tensors that must share a scale, such as the inputs and the output of a Concat, by tensor name."""
-        return supported_precisions.find_tensors_with_shared_range(self.graph)
 
     # -- weights ------------------------------------------------------------------------------------------------
 
