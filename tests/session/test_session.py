@@ -62,6 +62,17 @@ def test_the_time_of_a_job_counts_from_its_begin_to_its_end(monkeypatch):
     assert (waiting, running, job.duration_s) == ((5.0, 15.0), (10.0, 20.0), 5.0)
 
 
+def test_a_phase_begins_once_and_ends_with_its_last_item(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    job, started = Job(1, None, "a job"), []
+    for phase, done, total in (("a", 0, 0), ("a", 0, 0), ("b", 1, 2), ("b", 2, 2), ("b", 0, 0)):
+        job.update_progress(ev.JobProgress(1, phase, done, total))
+        started.append((job.phase_start_time, job.progress is not None))
+        now += 10
+    assert started == [(100.0, False), (100.0, False), (120.0, True), (130.0, False), (130.0, False)]
+
+
 def test_everything_is_compared_without_being_asked(session):
     driven = session().settled()
     groups = {group.name for group in driven.outline.groups}
