@@ -229,8 +229,10 @@ class AccuracyReducer:
             )
         metric, reference_metric, compared_metric = {}, {}, {}
         if self._metric_scorer is not None and with_metric and self.metric_outputs and not self._failures:
-            # On some of the feeds a metric may fail, for example if all their samples are of one class.
-            with contextlib.suppress(*() if self.added_samples == self.total_samples else (InputError,)):
+            # On some of the feeds a metric may fail, for example if all their samples are of one class. It has no value
+            # then. On all samples its error is raised.
+            ignored_errors = [InputError] if self.added_samples < self.total_samples else []
+            with contextlib.suppress(*ignored_errors):
                 reference_metric = self._metric_scorer.compute_reference_metric(self.metric_feeds)
                 metric = self._compute_metric(self._metric_scorer, self.metric_outputs, self.metric_feeds)
                 compared = [
