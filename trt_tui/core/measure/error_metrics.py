@@ -718,10 +718,11 @@ class BootstrapSampler:
             )
             for name, sums in zip(names, columns, strict=False)
         }
+        # Draws of samples without a mismatch are all 0, however few their values.
         rates = {
-            name: rate_interval(round(unit[:, 0].sum()), count)
+            name: rate_interval(round(unit[:, 0].sum()), round(unit[:, 1].sum()))
             for name, unit in zip(names, units, strict=False)
-            if name in self._mismatch_sums and (unit[:, 1] == 1).all()
+            if name in self._mismatch_sums and ((unit[:, 1] == 1).all() or not unit[:, 0].any())
         }
         worst = {}
         for kind, metric in ERROR_METRICS.items():
