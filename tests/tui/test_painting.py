@@ -70,12 +70,18 @@ class Terminal:
 
     def feed(self, text: str) -> None:
         for numbers, end, mark in re.findall(r"\x1b\[([\d;]*)([A-Za-z])|(\n|[^\x1b])", text):
-            if mark:
+            if mark == "\b":
+                self.x = min(self.x, WIDTH - 1) - 1  # behind the last column, the cursor is on it
+            elif mark:
                 self.put(mark) if mark != "\n" else None
             elif end == "H":
                 self.y, self.x = (int(one) - 1 for one in numbers.split(";"))
             elif end == "C":
                 self.x += int(numbers)
+            elif end == "B":
+                self.y, self.x = self.y + 1, min(self.x, WIDTH - 1)
+            elif end == "G":
+                self.x = int(numbers) - 1
             elif end == "X":
                 self.clear(int(numbers))
             else:
@@ -130,3 +136,19 @@ def test_it_looks_as_what_textual_writes(erases):
             at: cell for at, cell in theirs.cells.items() if at not in halves
         }, step
         assert painted.render_changed_cells(one, ColorSystem.TRUECOLOR) == "", "what stands there is not written again"
+
+
+def test_a_move_of_the_cursor_writes_few_bytes():
+    """The row of a scope whose share is being measured has two dim signs around its name."""
+    name, quiet, cursor = (Style.parse(one) for one in ("#c9ced6", "#80868f", "bold #c9ced6"))
+
+    def row(number: int, has_cursor: bool) -> list[Strip]:
+        ground = Style.parse("on #2a3038" if has_cursor else "on #15171b")
+        spans = (">" if has_cursor else " ", cursor), ("        ▸ ", quiet), (f"{number:<43}", name), ("…", quiet)
+        return [Strip([Segment(text, style + ground) for text, style in spans]).adjust_cell_length(78, ground)]
+
+    painted, sizes = TerminalCells(can_erase=True), []
+    for place in (0, 1, 2, 1):
+        one = LayoutUpdate([row(number, number == place) for number in range(3)], Region(0, 0, 78, 3))
+        sizes.append(len(painted.render_changed_cells(one, ColorSystem.TRUECOLOR).encode()))
+    assert max(sizes[1:]) <= 166  # Textual then moves the cursor with 6 bytes more

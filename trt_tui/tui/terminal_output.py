@@ -1,6 +1,7 @@
 """Output to the terminal: only changed cells are written, and hidden characters are replaced."""
 
 from functools import lru_cache
+from itertools import groupby, pairwise
 from typing import Any, TypeAlias
 
 from rich.cells import get_character_cell_size
@@ -10,6 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
+from textual.geometry import Region
 from textual.strip import Strip
 
 from trt_tui.formatting import is_hidden_character
@@ -120,8 +122,9 @@ class TerminalCells:
     def __init__(self, can_erase: bool = False) -> None:
         self._can_erase = can_erase
         self._rows: dict[int, list[Cell | None]] = {}
-        self._region: object = None
+        self._region: Region | None = None
         self._pen: Pen | None = None
+        self._cursor: tuple[int, int] | None = None
 
     def forget_cells(self) -> None:
         """Marks all cells, text attributes and colours as unknown, so that the next update is written in full."""
@@ -134,6 +137,7 @@ class TerminalCells:
             self.forget_cells()
             self._region = region
         output: list[str] = []
+        self._cursor = None
         for y, x, strip in iterate_update_strips(update):
             new_cells, are_single = _split_strip_into_cells(strip, color_system)
             end = x + len(new_cells)
@@ -155,58 +159,89 @@ class TerminalCells:
                     ):
                         row[neighbour_column] = None
             row[x:end] = new_cells
-            self._write_changed_cells(output, y, x, old_cells, new_cells)
+            self._write_changed_cells(output, y, x, old_cells, new_cells, are_single)
         return "".join(output)
 
     def _write_changed_cells(
-        self, output: list[str], y: int, x: int, old_cells: list[Cell | None], new_cells: list[Cell]
+        self, output: list[str], y: int, x: int, old_cells: list[Cell | None], new_cells: list[Cell], are_single: bool
     ) -> None:
-        """Appends the output for the changed cells of one piece of a line."""
-        cursor, index, pen = -1, 0, self._pen
-        while index < len(new_cells):
-            cell = new_cells[index]
-            if cell == old_cells[index]:
-                index += 1
-                continue
-            skipped_cells = new_cells[cursor:index]
-            if cursor < 0:
-                output.append(f"\x1b[{y + 1};{x + index + 1}H")
-            elif len(skipped_cells) <= _MAX_REWRITTEN_GAP and all(
-                pen is not None and _can_pen_draw_cell(pen, skipped) for skipped in skipped_cells
+        """Appends the output for the changed cells of one piece of a line.
+
+        Blanks are erased first, together with the changed cells between them. Then all cells of a pen are written, before
+        those of the next pen: a movement of the cursor needs fewer bytes than a change of colours.
+
+        Args:
+            are_single: True if each character occupies exactly one cell. If not, the cells are written from left to right.
+        """
+        changed = [index for index, cell in enumerate(new_cells) if cell != old_cells[index]]
+        blanks = (
+            {index for index, (text, (attributes, _, _)) in enumerate(new_cells) if text == " " and not attributes}
+            if self._can_erase
+            else set[int]()
+        )
+        free_columns = sorted(blanks.union(changed))
+        pen, erasures, erased = self._pen, list[tuple[int, Pen, str]](), set[int]()
+        for _, run in groupby(
+            (entry for entry in enumerate(free_columns) if entry[1] in blanks),
+            key=lambda entry: (entry[1] - entry[0], new_cells[entry[1]]),
+        ):
+            columns = [index for _, index in run if new_cells[index] != old_cells[index]]
+            if sum(second == first + 1 for first, second in pairwise(columns)) >= _MAX_WRITTEN_BLANKS:
+                pen = _choose_pen(pen, new_cells[columns[0]])
+                erasures.append((columns[0], pen, f"\x1b[{columns[-1] - columns[0] + 1}X"))
+                erased.update(columns)
+        texts = list[tuple[int, Pen, str]]()
+        for index in changed:
+            if index not in erased:
+                text, own_pen = new_cells[index]
+                pen = pen if own_pen == pen else _choose_pen(pen, new_cells[index])
+                texts.append((index, pen, text))
+        if are_single:
+            ranks = {pen: len(_pen_change_sequence(self._pen, pen)) for _, pen, _ in texts}
+            texts.sort(key=lambda text: (ranks[text[1]], text[1]))
+        for index, pen, text in (*erasures, *texts):
+            if self._cursor != (y, x + index):
+                output.append(self._move_cursor(y, x, index, new_cells))
+            if pen != self._pen:
+                output.append(_pen_change_sequence(self._pen, pen))
+            output.append(text)
+            self._pen, self._cursor = pen, (y, x + index + (index not in erased))
+        if not are_single:
+            self._cursor = None  # terminals may disagree on its column
+
+    def _move_cursor(self, y: int, x: int, index: int, cells: list[Cell]) -> str:
+        """Returns the output that moves the cursor to a cell of a piece of a line, which begins at column ``x``."""
+        row, column = self._cursor or (-2, 0)  # from there, each cell is reached by its absolute position
+        step = x + index - column
+        if row == y and step < 0:
+            return f"\x1b[{x + index + 1}G"
+        if row == y:
+            skipped_cells = cells[index - step : index] if step <= index else []
+            if len(skipped_cells) == step <= _MAX_REWRITTEN_GAP and all(
+                self._pen == _choose_pen(self._pen, cell) for cell in skipped_cells
             ):
-                output.extend(text for text, _ in skipped_cells)
-            else:
-                output.append(f"\x1b[{len(skipped_cells)}C")
-            if pen is None or not _can_pen_draw_cell(pen, cell):
-                output.append(_pen_change_sequence(pen, cell[1]))
-                pen = cell[1]
-            cursor, end = index, index
-            if self._can_erase and cell[0] == " " and not cell[1][0]:
-                end = next((stop for stop in range(index, len(new_cells)) if new_cells[stop] != cell), len(new_cells))
-                end = next(stop for stop in range(end, index, -1) if new_cells[stop - 1] != old_cells[stop - 1])
-            if end - index > _MAX_WRITTEN_BLANKS:
-                output.append(f"\x1b[{end - index}X")
-                index = end
-            else:
-                output.append(cell[0])
-                cursor = index = index + 1
-        self._pen = pen
+                return "".join(text for text, _ in skipped_cells)
+            return f"\x1b[{step}C"
+        if (
+            row == y - 1
+            and -_MAX_REWRITTEN_GAP <= step <= 0
+            and self._region is not None
+            and column < self._region.right
+        ):
+            return "\x1b[B" + "\b" * -step
+        return f"\x1b[{y + 1};{x + index + 1}H"
 
 
-def _can_pen_draw_cell(pen: Pen, cell: Cell) -> bool:
-    """Returns True if a cell looks as requested when drawn with the given text attributes and colours (the pen).
+@lru_cache(maxsize=4096)
+def _choose_pen(pen: Pen | None, cell: Cell) -> Pen:
+    """Returns the pen for a cell: that of the cell, but for a blank without attributes the present one on its background.
 
-    A blank cell without attributes needs only the right background, and a pen without attributes that are visible on a
-    space.
+    The attributes that are visible on a space are then removed.
     """
-    text, cell_pen = cell
-    return (
-        cell_pen == pen
-        or text == " "
-        and cell_pen[0] == ""
-        and cell_pen[2] == pen[2]
-        and not _SPACE_VISIBLE_ATTRIBUTES.intersection(pen[0].split(";"))
-    )
+    if pen is None or cell[0] != " " or cell[1][0]:
+        return cell[1]
+    attributes = [code for code in pen[0].split(";") if code not in _SPACE_VISIBLE_ATTRIBUTES]
+    return ";".join(attributes), pen[1], cell[1][2]
 
 
 @lru_cache(maxsize=4096)
