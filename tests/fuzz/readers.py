@@ -32,7 +32,7 @@ from trt_tui.core.calibration.cache import read_calibration_cache, select_networ
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.batches import parse_shapes
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.data.tensor_files import DumpTensor, RunResultsWriter, open_dump
+from trt_tui.core.data.tensor_files import DumpTensor, open_dump, write_run_results
 from trt_tui.core.engines.inspector import read_engine_report, read_profile_report
 from trt_tui.core.exporters import formats
 from trt_tui.core.importers.any_config import read_any_config
@@ -290,10 +290,7 @@ def _inputs_json() -> bytes:
 
 def _run_results() -> bytes:
     stream = io.BytesIO()
-    with RunResultsWriter(stream) as writer:
-        writer.begin_runner("trt")
-        for _ in range(2):
-            writer.add_iteration(_arrays())
+    list(write_run_results(stream, [("trt", [_arrays(), _arrays()])]))
     return stream.getvalue()
 
 

@@ -6,7 +6,7 @@ from textual.widgets import Input
 from tests.local import H200
 from tests.screen import answered, opened, press, settle, status, verdict
 from trt_tui.core.measure.results import ExportedRun, RunKind
-from trt_tui.core.moves.config import find_network_range_method, list_range_tensors
+from trt_tui.core.moves.config import find_network_range_method
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -43,7 +43,7 @@ async def test_no_job_moves_what_has_the_focus(tmp_path):
             session.child.held.update(held)
             session.compare_range_methods()
             session.request_build()
-            session.set_ranges(list_range_tensors(session.outline)[:1], "2.5")
+            session.set_ranges(session.outline.calibrated_tensors[:1], "2.5")
             session.export_config("json", tmp_path / f"{where}.json")
             await press(pilot, *keys)
             before = place(app)
@@ -138,7 +138,7 @@ async def test_a_change_of_the_calibration_is_named_undone_and_saved(tmp_path):
         await answered(pilot, "7", "7", "3")
         assert find_network_range_method(session.config, session.outline) == "entropy"
         assert {one.method for one in session.config.range_moves.values()} == {"entropy"}
-        assert session.config.range_moves.keys() == set(list_range_tensors(session.outline))
+        assert session.config.range_moves.keys() == set(session.outline.calibrated_tensors)
         assert "c1 · entropy" in verdict(main)[-1]
         best = {row.method: row.accuracy for row in session.method_comparison.rows}["entropy"]
         assert session.get_run_results("config").accuracy.outputs == best.outputs, "it has the figures of the table"

@@ -14,7 +14,7 @@ from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.data.samples import JudgedFeeds
-from trt_tui.core.data.tensor_files import RunResultsWriter, open_dump
+from trt_tui.core.data.tensor_files import open_dump, write_run_results
 from trt_tui.core.engines.inspector import (
     EngineReport,
     find_first_different_kernel,
@@ -188,7 +188,7 @@ def run_save_outputs_job(
 ) -> Steps[None]:
     """Executes each config on all samples, calibration samples included, and writes the outputs as a dump."""
     network, samples = workspace.network, workspace.samples
-    path, done = Path(request.path), 0
+    path = Path(request.path)
     refuse_overwriting_inputs([path], [network.path, *network.external_files])
     ensure_ranges(workspace, store, reporter, list(request.runs.values()))
     names = list_tensor_outputs(network)
@@ -200,16 +200,21 @@ def run_save_outputs_job(
         boundary_type=workspace.options.other,
         extra_tensors=names,
     )
-    with contextlib.closing(analysis), open_atomic_writer(path) as stream, RunResultsWriter(stream) as writer:
-        for name, config in request.runs.items():
-            writer.begin_runner(name)
-            for outputs in analysis.execute_config(config, workspace.ranges):
-                writer.add_iteration(
-                    {tensor: outputs[tensor] for tensor in dict.fromkeys((*names, *analysis.fetched_tensors))}
-                )
-                done += 1
-                reporter.send_progress(request.phase, done, len(samples) * len(request.runs))
-                yield Urgency.BUILD
+    written = dict.fromkeys((*names, *analysis.fetched_tensors))
+    runs = (
+        (
+            name,
+            (
+                {tensor: outputs[tensor] for tensor in written}
+                for outputs in analysis.execute_config(config, workspace.ranges)
+            ),
+        )
+        for name, config in request.runs.items()
+    )
+    with contextlib.closing(analysis), open_atomic_writer(path) as stream:
+        for done, _ in enumerate(write_run_results(stream, runs), 1):
+            reporter.send_progress(request.phase, done, len(samples) * len(request.runs))
+            yield Urgency.BUILD
     reporter.send(ev.ConfigExported(reporter.job, (request.path,)))
 
 

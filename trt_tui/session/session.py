@@ -37,7 +37,6 @@ from trt_tui.core.moves.config import (
     PrecisionConfig,
     RangeMove,
     find_next_precision,
-    list_range_tensors,
     remove_network_range_method,
 )
 from trt_tui.core.moves.constant_moves import RoundingMove
@@ -1020,7 +1019,7 @@ class Session(SessionState):
         if self.calibration is not None and method == self.calibration.method:
             self.set_config(config)
             return
-        tensors = tuple(tensor for tensor in list_range_tensors(outline) if tensor not in config.range_moves)
+        tensors = tuple(tensor for tensor in outline.calibrated_tensors if tensor not in config.range_moves)
         self.send_request(rq.CalibrateRanges(method, tensors, config))
 
     def adopt_search_config(self, config: PrecisionConfig, evaluation: Evaluation | None) -> bool:

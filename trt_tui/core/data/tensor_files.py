@@ -476,43 +476,30 @@ def polygraphy_object_kind(json_object: dict[str, Any]) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-class RunResultsWriter:
-    """A writer of Polygraphy's RunResults, used as a context manager.
+def write_run_results(
+    stream: BinaryIO, runs: Iterable[tuple[str, Iterable[Mapping[str, np.ndarray]]]]
+) -> Iterator[None]:
+    """Writes Polygraphy's RunResults. Yields after each iteration.
 
-    Runners are written one after another, and each runner iteration by iteration.
+    Args:
+        runs: The name of each runner, with the outputs of its iterations.
     """
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._runner: str | None = None
-        self._is_first_iteration = True
-
-    def __enter__(self) -> RunResultsWriter:
-        self._stream.write(b'{"lst": [')
-        return self
-
-    def __exit__(self, kind: object, *exc: object) -> None:
-        if kind is None:
-            self._stream.write((b"]]" if self._runner is not None else b"") + b'], "polygraphy_class": "RunResults"}\n')
-
-    def begin_runner(self, runner_name: str) -> None:
-        """Begins the next runner of the file. Iterations added after this call belong to it."""
-        self._stream.write(b"]], " if self._runner is not None else b"")
-        self._stream.write(f"[{json.dumps(runner_name)}, [".encode())
-        self._runner, self._is_first_iteration = runner_name, True
-
-    def add_iteration(self, outputs: Mapping[str, np.ndarray]) -> None:
-        """Writes the outputs of one iteration of the current runner."""
-        self._stream.write((b"" if self._is_first_iteration else b", ") + b'{"outputs": {')
-        self._is_first_iteration = False
-        for number, (name, array) in enumerate(outputs.items()):
-            self._stream.write(f'{", " if number else ""}{json.dumps(name)}: {{"values": '.encode())
-            _write_array(self._stream, array)
-            self._stream.write(b', "polygraphy_class": "LazyArray"}')
-        self._stream.write(
-            f'}}, "runtime": null, "runner_name": {json.dumps(self._runner)}, '
-            '"polygraphy_class": "IterationResult"}'.encode()
-        )
+    stream.write(b'{"lst": [')
+    for run_index, (runner_name, iterations) in enumerate(runs):
+        stream.write(f"{', ' if run_index else ''}[{json.dumps(runner_name)}, [".encode())
+        for iteration_index, outputs in enumerate(iterations):
+            stream.write((b", " if iteration_index else b"") + b'{"outputs": {')
+            for number, (name, array) in enumerate(outputs.items()):
+                stream.write(f'{", " if number else ""}{json.dumps(name)}: {{"values": '.encode())
+                _write_array(stream, array)
+                stream.write(b', "polygraphy_class": "LazyArray"}')
+            stream.write(
+                f'}}, "runtime": null, "runner_name": {json.dumps(runner_name)}, '
+                '"polygraphy_class": "IterationResult"}'.encode()
+            )
+            yield
+        stream.write(b"]]")
+    stream.write(b'], "polygraphy_class": "RunResults"}\n')
 
 
 def write_polygraphy_inputs(stream: BinaryIO, feeds: Iterable[Mapping[str, np.ndarray]]) -> None:

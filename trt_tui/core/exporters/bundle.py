@@ -29,7 +29,7 @@ from onnx_ir.convenience import extract
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
 from trt_tui.core.data.batches import ShapeRange, parse_additional_profiles
-from trt_tui.core.data.tensor_files import RunResultsWriter, write_polygraphy_inputs
+from trt_tui.core.data.tensor_files import write_polygraphy_inputs, write_run_results
 from trt_tui.core.engines.inspector import GRAPH_SUFFIX
 from trt_tui.core.exporters.build_commands import (
     LAYERS_COMMENT,
@@ -581,10 +581,8 @@ def write_samples(folder: Path, sample_runs: Sequence[SampleRun], writes_raw_fil
     """
     with open_atomic_writer(folder / INPUTS_FILE) as stream:
         write_polygraphy_inputs(stream, [sample_run.inputs for sample_run in sample_runs])
-    with open_atomic_writer(folder / REFERENCE_FILE) as stream, RunResultsWriter(stream) as writer:
-        writer.begin_runner("fp32")
-        for sample_run in sample_runs:
-            writer.add_iteration(sample_run.reference)
+    with open_atomic_writer(folder / REFERENCE_FILE) as stream:
+        list(write_run_results(stream, [("fp32", [sample_run.reference for sample_run in sample_runs])]))
     if writes_raw_files:
         (folder / "samples").mkdir()
         for run_index, sample_run in enumerate(sample_runs):

@@ -788,7 +788,7 @@ def propose_normalisation_rewrites(
     return {
         group.name: NormRewriteMove(network.zero_cost_support.norms[group.name].operator, reason)  # type: ignore[arg-type]
         for group in groups
-        if not rewrite_refusal_reason(network, group)
+        if not rewrite_refusal_reason(network, group.name)
     }
 
 
@@ -1252,7 +1252,7 @@ class NormRewriteKind(GroupMoveKind):
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         precision = replace_file_precision_of_groups(config, [group]).precision_of(group)
-        return rewrite_refusal_reason(network, group) or (
+        return rewrite_refusal_reason(network, group.name) or (
             "" if precision.value_type in (Precision.FP16, Precision.BF16) else "it runs in neither FP16 nor BF16"
         )
 

@@ -206,12 +206,9 @@ class NormRewriteMove(Move):
         return self.operator
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        norm = network.zero_cost_support.norms.get(subject)
-        if norm is None:
-            return "it contains no decomposed LayerNorm or RMSNorm"
-        if norm.no_rewrite_reason:
-            return norm.no_rewrite_reason
-        return "" if norm.operator == self.operator else f"the operator is {norm.operator}"
+        reason = rewrite_refusal_reason(network, subject)
+        operator = "" if reason else network.zero_cost_support.norms[subject].operator
+        return reason or ("" if operator == self.operator else f"the operator is {operator}")
 
 
 MOVE_KINDS: dict[str, type[Move]] = {
@@ -767,12 +764,7 @@ def find_network_range_method(config: PrecisionConfig, network: NetworkOutline) 
     """
     methods = Counter(choice.method for choice in config.range_moves.values() if choice.method in RANGE_METHODS)
     method, count = methods.most_common(1)[0] if methods else ("", 0)
-    return method if count > len(list_range_tensors(network)) / 2 else ""
-
-
-def list_range_tensors(network: NetworkOutline) -> tuple[str, ...]:
-    """Returns the tensors of a network that can have a range, in network order without duplicates."""
-    return tuple(dict.fromkeys(site.tensor for group in network.groups for site in group.activation_qdq_sites()))
+    return method if count > len(network.calibrated_tensors) / 2 else ""
 
 
 def remove_network_range_method(config: PrecisionConfig, network: NetworkOutline) -> PrecisionConfig:
@@ -786,10 +778,10 @@ def remove_network_range_method(config: PrecisionConfig, network: NetworkOutline
 # -- checks of zero-cost moves ---------------------------------------------------------------------------------------
 
 
-def rewrite_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
+def rewrite_refusal_reason(network: NetworkOutline, subject: str) -> str:
     """Returns the reason why an operator cannot replace the normalisation of a fusion group; "" if it can."""
-    norm = network.zero_cost_support.norms.get(group.name)
-    return "no decomposed LayerNorm or RMSNorm" if norm is None else norm.no_rewrite_reason
+    norm = network.zero_cost_support.norms.get(subject)
+    return "it contains no decomposed LayerNorm or RMSNorm" if norm is None else norm.no_rewrite_reason
 
 
 def bias_correction_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:

@@ -58,11 +58,6 @@ def quantizable_layers_sha256(network: NetworkOutline) -> str:
     return hashlib.sha256(repr(layers).encode()).hexdigest() if layers else ""
 
 
-def has_file_precision(network: NetworkOutline) -> bool:
-    """Returns True if the network's file is quantized or typed, so that its groups have file precisions."""
-    return any(group.file_precision is not None for group in network.groups)
-
-
 def find_layers_in_file_precision(network: NetworkOutline, config: PrecisionConfig) -> dict[str, list[str]]:
     """Returns the layers that a config leaves in file precision, grouped by the nearest precision."""
     layers_by_precision: dict[str, list[str]] = defaultdict(list)
@@ -442,7 +437,7 @@ def config_text(
             "nodes": len(network.layers),
             "node_digests": _encode_layer_digests(network),
             "twin_sha256": quantizable_layers_sha256(network),
-            "quantized": has_file_precision(network),
+            "quantized": network.has_file_precision,
             **(
                 {"in_file": layers_of_file, "other_in_file": find_float_type_of_quantized_layers(network).value}
                 if (layers_of_file := find_layers_in_file_precision(network, config))
@@ -537,7 +532,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
     has_other_structure = file.model.structure_sha256 != network.structure_sha256
     if (
         has_other_structure
-        and file.model.quantized is not has_file_precision(network)
+        and file.model.quantized is not network.has_file_precision
         and file.model.twin_sha256
         and (file.model.twin_sha256 == quantizable_layers_sha256(network))
     ):
@@ -549,7 +544,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
         _check_structure(path.name, network, file.model, move_applier, force)
     move_applier.is_lenient = has_other_structure
     defaults = PrecisionConfig(Precision(file.default.quantized), Precision(file.default.other), file.tf32)
-    if file.model.in_file and not has_file_precision(network):
+    if file.model.in_file and not network.has_file_precision:
         defaults = _convert_default_precisions(path.name, file.model, move_applier, file.tf32)
     calibration = file.calibration or _CalibrationEntry()
     ranges = _read_checked_ranges(calibration.ranges, "calibration.ranges", path.name, network, move_applier)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
@@ -32,12 +31,6 @@ def read_model(path: Path) -> tuple[ir.Model, list[Path]]:
         InputError: the file is missing, empty, not ONNX, truncated or damaged, or its external data are missing, too
             short or outside its folder; or it has operators on quantized values other than Q and DQ.
     """
-    model = _parse_model(path)
-    refuse_quantized_operators(model, path.name)
-    return model, _resolve_external_data(model, path)
-
-
-def _parse_model(path: Path) -> ir.Model:
     if path.is_dir():
         raise InputError(f"{path} is a folder", "an ONNX file is needed", "Name the .onnx file in it.")
     if check_regular_file(path).st_size == 0:
@@ -48,7 +41,8 @@ def _parse_model(path: Path) -> ir.Model:
             raise InputError(f"{path} is not an ONNX network", "it holds no graph", _COPY_NEXT_STEP)
         check_structure(proto, path.name)
         model = ir.from_proto(proto)
-        _copy_tensors_to_memory(model)
+        refuse_quantized_operators(model, path.name)
+        return model, _read_tensors(model, path)
     except TrtTuiError:
         raise
     except PermissionError as error:
@@ -60,50 +54,9 @@ def _parse_model(path: Path) -> ir.Model:
         raise InputError(
             f"{path} is not a complete ONNX file", f"{type(cause).__name__}: {cause}", _COPY_NEXT_STEP
         ) from None
-    return model
-
-
-def _iterate_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yields the main graph, the bodies of local functions, and all graphs nested in them."""
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        yield graph
-        yield from graph.subgraphs()
-
-
-def _replace_tensors(graph: ir.Graph, replace: Callable[[ir.TensorProtocol, bool], ir.TensorProtocol]) -> None:
-    """Replaces the tensors in the initializers and attributes of a graph. Subgraphs are not changed.
-
-    Args:
-        replace: A function from the old tensor, and True for an initializer, to the new tensor.
-    """
-    for value in graph.initializers.values():
-        if value.const_value is not None:
-            value.const_value = replace(value.const_value, True)
-    for node in graph:
-        for name, attr in list(node.attributes.items()):
-            if attr.type == ir.AttributeType.TENSOR and not attr.is_ref():
-                node.attributes[name] = ir.AttrTensor(name, replace(attr.value, False), attr.doc_string)
-            elif attr.type == ir.AttributeType.TENSORS and not attr.is_ref():
-                node.attributes[name] = ir.AttrTensors(
-                    name, [replace(tensor, False) for tensor in attr.value], attr.doc_string
-                )
-
-
-def _copy_tensors_to_memory(model: ir.Model) -> None:
-    """Copies tensors out of the parsed protobuf message.
-
-    A tensor in the message is copied at each access and keeps the whole message in memory.
-    """
-    for graph in _iterate_graphs(model):
-        _replace_tensors(
-            graph,
-            lambda tensor, _: _copy_to_memory(tensor) if isinstance(tensor, ir.serde.TensorProtoTensor) else tensor,
-        )
 
 
 def _copy_to_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    if isinstance(tensor, ir.StringTensor):
-        return ir.StringTensor(tensor.string_data(), shape=ir.Shape(tensor.shape.numpy()), name=tensor.name)
     array = tensor.numpy()
     return ir.Tensor(
         array.copy() if isinstance(tensor, ir.ExternalTensor) else array,
@@ -113,16 +66,19 @@ def _copy_to_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     )
 
 
-# -- external data --------------------------------------------------------------------------------------------------
+def _read_tensors(model: ir.Model, path: Path) -> list[Path]:
+    """Copies tensors out of the parsed protobuf message, connects external tensors to their files in the folder of the
+    network, and returns these files.
 
-
-def _resolve_external_data(model: ir.Model, path: Path) -> list[Path]:
-    """Connects every external tensor to its file in the folder of the network, and returns these files."""
+    A tensor in the message is copied at each access and keeps the whole message in memory.
+    """
     folder = path.absolute().parent
     sizes: dict[str, int] = {}
     files = []
 
-    def bind_tensor(tensor: ir.TensorProtocol, stays_on_disk: bool) -> ir.TensorProtocol:
+    def read_tensor(tensor: ir.TensorProtocol, *, stays_on_disk: bool = False) -> ir.TensorProtocol:
+        if isinstance(tensor, ir.serde.TensorProtoTensor):
+            return _copy_to_memory(tensor)
         if not isinstance(tensor, ir.ExternalTensor):
             return tensor
         location = os.fspath(tensor.location)
@@ -137,10 +93,19 @@ def _resolve_external_data(model: ir.Model, path: Path) -> list[Path]:
         tensor.base_dir = folder
         return tensor if stays_on_disk and tensor.nbytes > SMALL_TENSOR_BYTES else _copy_to_memory(tensor)
 
-    _replace_tensors(model.graph, bind_tensor)
-    for graph in _iterate_graphs(model):
-        if graph is not model.graph:
-            _replace_tensors(graph, lambda tensor, _: bind_tensor(tensor, False))
+    for outer_graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for graph in (outer_graph, *outer_graph.subgraphs()):
+            for value in graph.initializers.values():
+                if value.const_value is not None:
+                    value.const_value = read_tensor(value.const_value, stays_on_disk=graph is model.graph)
+            for node in graph:
+                for name, attr in list(node.attributes.items()):
+                    if attr.type == ir.AttributeType.TENSOR and not attr.is_ref():
+                        node.attributes[name] = ir.AttrTensor(name, read_tensor(attr.value), attr.doc_string)
+                    elif attr.type == ir.AttributeType.TENSORS and not attr.is_ref():
+                        node.attributes[name] = ir.AttrTensors(
+                            name, list(map(read_tensor, attr.value)), attr.doc_string
+                        )
     return files
 
 

@@ -6,7 +6,7 @@ groups or reading layers become one `ChannelScaling`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,88 +30,58 @@ def find_channel_scalings(tracer: ChannelTracer, groups: Sequence[FusionGroup]) 
     Args:
         tracer: The tracer after `unite_products`.
     """
-    return _ChannelScalingBuilder(
-        tracer, {layer: group.name for group in groups for layer in group.layers}
-    ).build_scalings()
+    group_by_layer = {layer: group.name for group in groups for layer in group.layers}
+    channel_roots = ChannelRoots(tracer)
+    ports = [
+        (layer, index, channel_roots.find_roots(channel_ids), channel_ids)
+        for layer, index, channel_ids in tracer.producers
+    ]
+    readers = [
+        (layer, index, activation, channel_roots.find_roots(channel_ids))
+        for layer, index, activation, channel_ids in tracer.readers
+    ]
+    # channels that share a group of producers, or a reading layer, form one set
+    nodes: dict[tuple[str, str], int] = {}
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
+    for key, roots in (
+        *((("producer", group_by_layer.get(layer.name, layer.name)), roots) for layer, _, roots, _ in ports),
+        *((("reader", layer.name), roots) for layer, _, _, roots in readers),
+    ):
+        scaled = np.unique(np.abs(roots[roots != UNSCALED]))
+        pairs.append((scaled, np.full_like(scaled, nodes.setdefault(key, tracer.count + len(nodes)))))
+    labels = label_connected_components(
+        tracer.count + len(nodes),
+        *(np.concatenate([pair[side] for pair in pairs] or [np.zeros(0, np.int64)]) for side in (0, 1)),
+    )
+    sets: dict[int, _ChannelScalingDraft] = {}
+    scalings: dict[str, ChannelScaling] = {}
 
+    def list_sets(roots: np.ndarray) -> list[tuple[int, _ChannelScalingDraft]]:
+        """Returns the sets to which some channels belong, each with its label."""
+        return [(label, sets[label]) for label in np.unique(labels[np.abs(roots)]).tolist() if label in sets]
 
-class _ChannelScalingBuilder:
-    """The builder of the sets of channels from traced channel ids.
-
-    Args:
-        group_by_layer: The name of the group of each layer.
-    """
-
-    def __init__(self, tracer: ChannelTracer, group_by_layer: Mapping[str, str]) -> None:
-        self._tracer, self._group_by_layer = tracer, group_by_layer
-        self._roots = ChannelRoots(tracer)
-
-    def build_scalings(self) -> dict[str, ChannelScaling]:
-        tracer, root_count = self._tracer, self._tracer.count
-        ports = [
-            (layer, index, "", self._roots.find_roots(channel_ids), channel_ids)
-            for layer, index, channel_ids in tracer.producers
-        ]
-        readers = [
-            (layer, index, activation, self._roots.find_roots(channel_ids), channel_ids)
-            for layer, index, activation, channel_ids in tracer.readers
-        ]
-        # channels that share a group of producers, or a reading layer, form one set
-        keys: dict[tuple[str, str], int] = {}
-        pairs: list[tuple[np.ndarray, np.ndarray]] = []
-        for is_reader, entries in ((False, ports), (True, readers)):
-            for layer, _, _, roots, _ in entries:
-                name = layer.name if is_reader else self._group_by_layer.get(layer.name, layer.name)
-                key = keys.setdefault(("reader" if is_reader else "producer", name), root_count + len(keys))
-                scaled = np.unique(np.abs(roots[roots != UNSCALED]))
-                pairs.append((scaled, np.full_like(scaled, key)))
-        labels = label_connected_components(
-            root_count + len(keys),
-            *(np.concatenate([pair[side] for pair in pairs] or [np.zeros(0, np.int64)]) for side in (0, 1)),
-        )
-        sets: dict[int, _ChannelScalingDraft] = {}
-        scalings: dict[str, ChannelScaling] = {}
-        for layer, index, _, roots, channel_ids in ports:
-            group_name = self._group_by_layer.get(layer.name)
-            scaled = np.abs(roots[roots != UNSCALED])
-            if group_name is None or not scaled.size:
-                if group_name is not None and group_name not in scalings:
-                    scalings[group_name] = ChannelScaling(refusal_reason=self._roots.find_refusal_reason(channel_ids))
-                continue
+    for layer, index, roots, channel_ids in ports:
+        group_name = group_by_layer.get(layer.name)
+        scaled = np.abs(roots[roots != UNSCALED])
+        if group_name is not None and scaled.size:
             draft = sets.setdefault(int(labels[scaled[0]]), _ChannelScalingDraft(group_name))
             draft.producers.append((layer, index, roots))
-        for layer, index, activation, roots, _ in readers:
-            scaled = np.abs(roots[roots != UNSCALED])
-            if scaled.size and (reading_set := sets.get(int(labels[scaled[0]]))) is not None:
-                reading_set.readers.append((layer, index, activation, roots))
-        for layer, first, second in tracer.products:
-            for label in self._list_labels(labels, np.concatenate((first.ravel(), second.ravel()))):
-                if label in sets:
-                    sets[label].products.append(layer.name)
-        for tensor, channel_ids in tracer.channel_ids.items():
-            self._add_tensor(sets, labels, tensor, self._roots.find_roots(channel_ids))
-        for clip, channel_ids in tracer.clips:
-            for label in self._list_labels(labels, channel_ids):
-                if label in sets:
-                    sets[label].clips.append(clip)
-        for draft in sets.values():
-            scalings[draft.group_name] = draft.build_scaling()
-        return scalings
-
-    def _list_labels(self, labels: np.ndarray, channel_ids: np.ndarray) -> list[int]:
-        """Returns the labels of the sets to which some channel ids belong."""
-        roots = np.unique(np.abs(self._roots.find_roots(channel_ids)))
-        return [int(label) for label in np.unique(labels[roots[roots != UNSCALED]])]
-
-    @staticmethod
-    def _add_tensor(
-        sets: Mapping[int, _ChannelScalingDraft], labels: np.ndarray, tensor: str, roots: np.ndarray
-    ) -> None:
-        label_by_root = {int(root): int(labels[root]) for root in np.unique(np.abs(roots)) if root != UNSCALED}
-        for label in dict.fromkeys(label_by_root.values()):
-            if label in sets:
-                own = [root for root, other in label_by_root.items() if other == label]
-                sets[label].tensors.append((tensor, np.where(np.isin(np.abs(roots), own), roots, UNSCALED)))
+        elif group_name is not None and group_name not in scalings:
+            scalings[group_name] = ChannelScaling(refusal_reason=channel_roots.find_refusal_reason(channel_ids))
+    for layer, index, activation, roots in readers:
+        for _, draft in list_sets(roots):
+            draft.readers.append((layer, index, activation, roots))
+    for layer, *operands in tracer.products:
+        for _, draft in list_sets(np.concatenate([channel_roots.find_roots(ids).ravel() for ids in operands])):
+            draft.products.append(layer.name)
+    for tensor, channel_ids in tracer.channel_ids.items():
+        roots = channel_roots.find_roots(channel_ids)
+        for label, draft in list_sets(roots):
+            draft.tensors.append((tensor, np.where(labels[np.abs(roots)] == label, roots, UNSCALED)))
+    for clip, channel_ids in tracer.clips:
+        for _, draft in list_sets(channel_roots.find_roots(channel_ids)):
+            draft.clips.append(clip)
+    return {**scalings, **{draft.group_name: draft.build_scaling() for draft in sets.values()}}
 
 
 @dataclass
