@@ -34,11 +34,17 @@ from trt_tui.core.moves.constant_moves import (
     make_attention_scale_move,
     placement_refusal_reason,
 )
-from trt_tui.core.network.channels.channel_roots import ChannelRoots, label_connected_components
 from trt_tui.core.network.channels.channel_scaling import find_channel_scalings
-from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelTracer
-from trt_tui.core.network.channels.reshape_blocks import has_equal_sizes, match_all_blocks, reshape_channel_ids
-from trt_tui.core.network.channels.traced_sizes import SizeReader
+from trt_tui.core.network.channels.channel_tracer import (
+    UNSCALED,
+    ChannelRoots,
+    ChannelTracer,
+    SizeReader,
+    has_equal_sizes,
+    label_connected_components,
+    match_all_blocks,
+    reshape_channel_ids,
+)
 from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.zero_cost_support import ScaledTensor

@@ -3,8 +3,6 @@
 `trt_tui.core.data.adaptive_runner` finds them.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

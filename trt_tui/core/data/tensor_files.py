@@ -10,8 +10,6 @@ iteration), Polygraphy's inputs JSON, the outputs of ``trtexec --exportOutput``,
 file until they are needed, except those of trtexec, which are text.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import contextlib

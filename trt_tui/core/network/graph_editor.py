@@ -1,6 +1,7 @@
 """Changes of a graph: nodes and constants with unique names, the replacement of values, and the removal of unread ones."""
 
 from collections.abc import Collection, Iterable
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -18,8 +19,12 @@ class GraphEditor:
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
-        self.names = FreshNames(graph, taken_names=(node.name for node in graph if node.name))
         self.types: dict[str, ir.DataType] = {}
+
+    @cached_property
+    def names(self) -> FreshNames:
+        """The generator of names that no node and no tensor of the graph has."""
+        return FreshNames(self.graph, taken_names=(node.name for node in self.graph if node.name))
 
     def _add_operator(
         self,

@@ -5,8 +5,6 @@ counts as unknown. A defect causes a warning and never an error. `find_defect_si
 network is opened. `match_known_defects` compares them with a config and a target release.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

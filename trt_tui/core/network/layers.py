@@ -1,7 +1,5 @@
 """Layers, fusion groups and the network outline: plain picklable data without weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

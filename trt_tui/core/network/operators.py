@@ -21,8 +21,6 @@ Random operators: those of ONNX, and of onnx-tensorrt's importers, which read Ra
 `Like`, and refuse a Dropout in training mode.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

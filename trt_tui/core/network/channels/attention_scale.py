@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trt_tui.core.network.channels.channel_roots import ChannelRoots
-from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelTracer
+from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelRoots, ChannelTracer
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.fusion.attention import SCORES_ROLE
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind

@@ -4,15 +4,17 @@ United channel ids of `trt_tui.core.network.channels.channel_tracer` become one 
 groups or reading layers become one `ChannelScaling`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trt_tui.core.network.channels.channel_roots import ChannelRoots, label_connected_components
-from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelTracer
+from trt_tui.core.network.channels.channel_tracer import (
+    UNSCALED,
+    ChannelRoots,
+    ChannelTracer,
+    label_connected_components,
+)
 from trt_tui.core.network.layers import FusionGroup, Layer
 from trt_tui.core.network.zero_cost_support import (
     ChannelScaling,

@@ -3,25 +3,21 @@
 Each output channel of a producer gets an id. Producers are Convs, Gemms, MatMuls, and normalisations with a scale. The
 id follows the channel through operators that commute with a positive factor: ``f(x / s) = f(x) / s``. If channels meet,
 as in a residual Add, their ids are united, so that they share a factor. The channels before a layer that does not
-commute keep the factor 1.
+commute keep the factor 1. The sizes of tensors come from the file, from shape arithmetic, and from channel ids.
+
+Channels with equal roots share a factor.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.channels.reshape_blocks import (
-    MAX_CHANNEL_IDS,
-    has_equal_sizes,
-    match_all_blocks,
-    reshape_channel_ids,
-)
-from trt_tui.core.network.channels.traced_sizes import SizeReader
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph, reads_only_shape
-from trt_tui.core.network.layers import Layer, LayerKind
+from trt_tui.core.network.layers import Layer, LayerKind, Shape
 from trt_tui.core.network.zero_cost_support import ClippedTensor
 
 UNSCALED = 0
@@ -51,6 +47,216 @@ _Result = np.ndarray | Sequence[np.ndarray] | str
 
 _Rule = Callable[[Layer, np.ndarray, ir.Node], _Result]
 """The rule of an operator; it receives the layer, the channel ids of its first input, and its node."""
+
+
+# -- reshaping of channel ids along blocks of axes, such as the axes that a Reshape merges into one ---------------------
+
+MAX_CHANNEL_IDS = 1 << 20
+"""The maximum number of channel ids of one tensor; a tensor with more stays unscaled."""
+
+Block = tuple[tuple[int, int], tuple[int, int]]
+"""A range of axes before a Reshape, and the range of axes with the same elements behind it."""
+
+
+def reshape_channel_ids(
+    channel_ids: np.ndarray, before: Shape, after: Shape, blocks: Sequence[Block]
+) -> np.ndarray | str:
+    """Returns the channel ids after a Reshape, or the reason why the channels cannot be traced through it.
+
+    The sizes of blocks with different ids must be known.
+    """
+    source, result = [1] * len(before), [1] * len(after)
+    for old, new in blocks:
+        if any(size > 1 for size in channel_ids.shape[slice(*old)]):
+            source[slice(*old)], result[slice(*new)] = (
+                [size for size in shape[slice(*axes)] if isinstance(size, int)]
+                for shape, axes in ((before, old), (after, new))
+            )
+    if math.prod(source) > MAX_CHANNEL_IDS:
+        return "it has too many channels to be followed"
+    reshaped = np.broadcast_to(channel_ids, source).reshape(result)
+    for axis in range(reshaped.ndim):
+        first = np.take(reshaped, [0], axis)
+        if reshaped.shape[axis] > 1 and (reshaped == first).all():
+            reshaped = first
+    return reshaped
+
+
+def has_equal_sizes(before: Shape, after: Shape) -> bool:
+    """Returns True if all sizes of a block are known and have the same product."""
+    old_sizes, new_sizes = ([size for size in shape if isinstance(size, int)] for shape in (before, after))
+    return (len(old_sizes), len(new_sizes)) == (len(before), len(after)) and math.prod(old_sizes) == math.prod(
+        new_sizes
+    )
+
+
+def match_all_blocks(before: Shape, after: Shape) -> list[Block]:
+    """Returns the blocks of a Reshape: ranges of axes before and after it with equal numbers of elements."""
+    blocks = _match_blocks(before, after)
+    taken = sum(stop - start for (start, stop), _ in blocks), sum(stop - start for _, (start, stop) in blocks)
+    ends = len(before), len(after)
+    right = [
+        ((ends[0] - old[1], ends[0] - old[0]), (ends[1] - new[1], ends[1] - new[0]))
+        for old, new in _match_blocks(before[taken[0] :][::-1], after[taken[1] :][::-1])
+    ]
+    rest = (
+        (taken[0], min([ends[0], *(old[0] for old, _ in right)])),
+        (taken[1], min([ends[1], *(new[0] for _, new in right)])),
+    )
+    return [*blocks, rest, *right]
+
+
+def _match_blocks(before: Shape, after: Shape) -> list[Block]:
+    """Returns the leading blocks of axes with equal products, each as a range of axes before and after the Reshape."""
+    blocks: list[Block] = []
+    old = new = 0
+    while old < len(before) and new < len(after):
+        start = old, new
+        first, second = before[old], after[new]
+        old, new = old + 1, new + 1
+        while first != second and isinstance(first, int) and isinstance(second, int):
+            grows_old = first < second
+            size = before[old : old + 1] if grows_old else after[new : new + 1]
+            if not size or not isinstance(size[0], int) or not first or not second:
+                return blocks
+            if grows_old:
+                first, old = first * size[0], old + 1
+            else:
+                second, new = second * size[0], new + 1
+        if first is None or first != second:
+            return blocks
+        blocks.append(((start[0], old), (start[1], new)))
+    return blocks
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------------
+
+_SIZE_ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "Div": operator.floordiv,
+}
+"""The operators of shape arithmetic on two numbers."""
+
+_MAX_SIZES, _MAX_SIZE_DEPTH = 1024, 12
+"""The maximum number of elements of a tensor of sizes, and of layers that compute it one after the other."""
+
+
+class SizeReader:
+    """A reader of the shapes and integer tensors that are known during channel tracing.
+
+    Attributes:
+        channel_ids: The channel ids by tensor. Each of their sizes is that of the tensor, or 1. A tensor without an
+            entry has no scaled channels.
+    """
+
+    def __init__(self, graph: LayerGraph) -> None:
+        self.graph = graph
+        self.channel_ids: dict[str, np.ndarray] = {}
+        self._refined_shapes: dict[str, Shape] = {}
+
+    def _shape(self, tensor: str) -> Shape | None:
+        """Returns the shape of a tensor. Sizes that the file leaves open are filled in if they are known."""
+        shape, channel_ids = self._refined_shapes.get(tensor, self.graph.shape(tensor)), self.channel_ids.get(tensor)
+        if shape is None or channel_ids is None:
+            return shape
+        return tuple(
+            number_size if number_size > 1 else size for size, number_size in zip(shape, channel_ids.shape, strict=True)
+        )
+
+    def _store_requested_shape(self, layer: Layer, sizes: Sequence[int | str | None] | None) -> None:
+        """Stores the shape of a layer's result, as requested by the input that holds the new shape."""
+        before, after = (self._shape(name) or () for name in (layer.inputs[0], layer.outputs[0]))
+        if sizes is None or len(sizes) != len(after) or all(isinstance(size, int) for size in after):
+            return
+        requested = [
+            before[axis] if size == 0 and axis < len(before) and layer.op_type == "Reshape" else size
+            for axis, size in enumerate(sizes)
+        ]
+        if requested.count(-1) == 1 and layer.op_type == "Reshape":
+            requested[requested.index(-1)] = _find_remaining_size(before, requested)
+        self._refined_shapes[layer.outputs[0]] = tuple(
+            known if isinstance(known, int) or size in (None, -1) else size
+            for known, size in zip(after, requested, strict=True)
+        )
+
+    def read_sizes(self, tensor: str, depth: int = 0) -> list[int | str | None] | None:
+        """Returns the elements of an integer tensor that is computed by shape arithmetic; None if they are unknown.
+
+        An element is a number, the name of an open size, or None.
+        """
+        constant = stored_tensor(self.graph.ir_value(tensor)) if self.graph.has_tensor(tensor) else None
+        if constant is not None:
+            return [int(number) for number in constant.numpy().reshape(-1)] if constant.size <= _MAX_SIZES else None
+        layer = self.graph.by_name.get(self.graph.producer.get(tensor, ""))
+        if layer is None or depth > _MAX_SIZE_DEPTH:
+            return None
+        if layer.op_type == "Shape":
+            attributes, shape = self.graph.node(layer.name).attributes, self._shape(layer.inputs[0])
+            return (
+                None
+                if shape is None
+                else list(shape)[attributes.get_int("start", 0) : attributes.get_int("end", len(shape))]
+            )
+        operands = [self.read_sizes(name, depth + 1) for name in layer.inputs]
+        first = operands[0] if operands else None
+        if layer.op_type == "Concat":
+            sizes = [size for part in operands for size in part or ()]
+            return None if any(part is None for part in operands) else sizes
+        if first is None:
+            return None
+        if layer.op_type in ("Unsqueeze", "Squeeze", "Reshape", "Cast", "Identity"):
+            return first
+        if any(part is None for part in operands):
+            return None
+        numbers = [[size for size in part if isinstance(size, int)] for part in operands if part is not None]
+        if layer.op_type == "Gather":
+            return (
+                [first[index] for index in numbers[1]]
+                if all(-len(first) <= index < len(first) for index in numbers[1])
+                else None
+            )
+        if layer.op_type == "Slice" and all(len(part) == 1 for part in numbers[1:]):
+            return first[slice(numbers[1][0], numbers[2][0], numbers[4][0] if len(numbers) > 4 else 1)]
+        if layer.op_type in _SIZE_ARITHMETIC and all(len(part) == 1 for part in numbers) and len(first) == 1:
+            left, right = numbers[0][0], numbers[1][0]
+            return None if layer.op_type == "Div" and right <= 0 else [_SIZE_ARITHMETIC[layer.op_type](left, right)]
+        return None
+
+    def _is_computed(self, tensor: str) -> bool:
+        return bool(tensor) and tensor not in self.graph.constant_tensors
+
+    def _read_constant_shape(self, tensor: str) -> tuple[int, ...] | None:
+        """Returns the shape of a float constant; None for any other tensor."""
+        shape = self._shape(tensor) if tensor in self.graph.constant_tensors and self.graph.is_fp32(tensor) else None
+        return (
+            tuple(size for size in shape if isinstance(size, int))
+            if shape is not None and all(isinstance(size, int) for size in shape)
+            else None
+        )
+
+    def _read_integers(self, layer: Layer, index: int, attribute: str = "") -> list[int] | None:
+        """Returns the integers in an input or in an attribute of a layer; None if they are unknown."""
+        attributes = self.graph.node(layer.name).attributes
+        if attribute and attribute in attributes:
+            return list(attributes.get_ints(attribute, ()))
+        sizes = self.read_sizes(layer.inputs[index]) if index < len(layer.inputs) else None
+        integers = [size for size in sizes or () if isinstance(size, int)]
+        return None if sizes is None or len(integers) < len(sizes) else integers
+
+
+def _find_remaining_size(before: Shape, requested: Sequence[int | str | None]) -> int | None:
+    """Returns the size that a Reshape states as -1; None if open sizes make it unknown."""
+    open_before = sorted(str(size) for size in before if not isinstance(size, int))
+    open_requested = sorted(str(size) for size in requested if not isinstance(size, int))
+    divisor = math.prod(size for size in requested if isinstance(size, int) and size != -1)
+    if open_before != open_requested or "None" in open_before or not divisor:
+        return None
+    return math.prod(size for size in before if isinstance(size, int)) // divisor
+
+
+# -- tracing ---------------------------------------------------------------------------------------------------------
 
 
 class ChannelTracer(SizeReader):
@@ -628,3 +834,70 @@ class ChannelTracer(SizeReader):
         produced = self._create_channel_ids(size)
         self.producers += [(layer, index, produced) for index, name in enumerate(layer.inputs[:3]) if index and name]
         return produced.reshape([-1 if index == axis else 1 for index in range(rank)])
+
+
+# -- roots -----------------------------------------------------------------------------------------------------------
+
+
+class ChannelRoots:
+    """The roots of all channel ids. United ids have the same root and must share a factor.
+
+    Attributes:
+        count: One more than the largest root.
+    """
+
+    def __init__(self, tracer: ChannelTracer) -> None:
+        self.count = tracer.count
+        self._tracer = tracer
+        # node 2n is the id n, node 2n + 1 its negation, so that an id that meets its negation is found
+        links = [link for first, second in tracer.links for link in ((first, second), (-first, -second))]
+        labels = label_connected_components(
+            2 * tracer.count,
+            *(
+                _signed_node_indices(np.concatenate([np.zeros(0, np.int64), *(link[side] for link in links)]))
+                for side in (0, 1)
+            ),
+        )
+        positive, negative = labels[0::2], labels[1::2]
+        representative = np.minimum(positive, negative) >> 1
+        known = np.flatnonzero(tracer.reason_by_id[: tracer.count])
+        reasons = np.full(tracer.count, len(tracer.reasons), np.int64)
+        np.minimum.at(reasons, representative[known], tracer.reason_by_id[known])
+        self._reasons = reasons[representative]
+        is_unscaled = (positive == negative) | (self._reasons < len(tracer.reasons))
+        self._root = np.where(is_unscaled, UNSCALED, (positive >> 1) * (1 - 2 * (positive & 1)))
+
+    def find_roots(self, channel_ids: np.ndarray) -> np.ndarray:
+        """Returns the root of each channel id, with the sign of the id; `UNSCALED` for a channel whose factor is 1."""
+        roots: np.ndarray = np.sign(channel_ids) * self._root[np.abs(channel_ids)]
+        return roots
+
+    def find_refusal_reason(self, channel_ids: np.ndarray) -> str:
+        """Returns the first reason why one of the channels must have the factor 1."""
+        reasons = self._tracer.reasons
+        index = int(self._reasons[np.abs(channel_ids)].min(initial=len(reasons)))
+        return reasons[index] if index < len(reasons) else "its channels meet others that would need the inverse factor"
+
+
+def _signed_node_indices(channel_ids: np.ndarray) -> np.ndarray:
+    """Returns the node of each signed channel id in the graph of united ids: ``2n`` for the id ``n``, ``2n + 1`` for
+    ``-n``.
+    """
+    nodes: np.ndarray = 2 * np.abs(channel_ids) + (channel_ids < 0)
+    return nodes
+
+
+def label_connected_components(count: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Labels each node of a graph with the smallest node of its connected component."""
+    labels = np.arange(count)
+    while True:
+        smaller = np.minimum(labels[first], labels[second])
+        updated = labels.copy()
+        for ends in (first, second):
+            np.minimum.at(updated, labels[ends], smaller)
+            np.minimum.at(updated, ends, smaller)
+        while not np.array_equal(jumped := updated[updated], updated):
+            updated = jumped
+        if np.array_equal(updated, labels):
+            return labels
+        labels = updated

@@ -18,9 +18,8 @@ are refused, and so is a DequantizeLinear on an INT32 bias (TensorRT developer g
 - An operator in a float type without a kernel (`operators.UNSUPPORTED_FLOAT_TYPES`): computed in FP32.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -122,7 +121,7 @@ def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
             )
         }
         if node.outputs[0].is_graph_output() or identity_uses:
-            identity_name = activations.node_names.make_unique_name(f"{node.outputs[0].name}__output")
+            identity_name = activations.names.make_unique_name(f"{node.outputs[0].name}__output")
             conversion.added_nodes.add(identity_name)
         replace_value(graph, node.outputs[0], source, identity_name, identity_uses)
         _remove_dequantize(graph, node)
@@ -226,22 +225,15 @@ def can_be_negative(value: ir.Value) -> bool:
     )
 
 
-class _ActivationRestorer:
+class _ActivationRestorer(GraphEditor):
     """A restorer of activations that a quantizer replaced by the ranges of Q/DQ pairs. A tensor gets at most one of
     each kind.
     """
 
     def __init__(self, graph: ir.Graph, conversion: Fp32Conversion) -> None:
-        self._graph, self._conversion = graph, conversion
+        super().__init__(graph)
+        self._conversion = conversion
         self._activation_by_value: dict[tuple[ir.Value, str], ir.Value] = {}
-
-    @cached_property
-    def _tensor_names(self) -> FreshNames:
-        return FreshNames(self._graph)
-
-    @cached_property
-    def node_names(self) -> FreshNames:
-        return FreshNames(self._graph, taken_names=(node.name for node in self._graph if node.name))
 
     def add_activation(self, value: ir.Value, max_value: float) -> ir.Value:
         """Adds a Relu after a value and returns its result. If the range ends at 6, it adds a Clip to 0 and 6 (ReLU6)
@@ -252,24 +244,18 @@ class _ActivationRestorer:
             producer = value.producer()
             assert producer is not None, "a value that may be negative is computed"
             bounds = [
-                register_constant(
-                    self._graph,
-                    self._tensor_names.make_unique_name(f"{value.name}__{bound}"),
-                    ir.tensor(np.float32(bound)),
-                )
+                self._add_constant(np.array(bound, np.float32), f"{value.name}__{bound}")
                 for bound in ((0, 6) if operator == "Clip" else ())
             ]
             node = ir.node(
                 operator,
                 [value, *bounds],
-                name=self.node_names.make_unique_name(f"{producer.name}__relu"),
+                name=self.names.make_unique_name(f"{producer.name}__relu"),
                 metadata_props=dict(producer.metadata_props),
-                outputs=[
-                    ir.val(self._tensor_names.make_unique_name(f"{value.name}__relu"), ir.DataType.FLOAT, value.shape)
-                ],
+                outputs=[ir.val(self.names.make_unique_name(f"{value.name}__relu"), ir.DataType.FLOAT, value.shape)],
             )
             node.meta.update(producer.meta)
-            self._graph.insert_after(producer, node)
+            self.graph.insert_after(producer, node)
             self._conversion.added_nodes.add(node.name or "")
             self._conversion.source_tensors[value_name(node.outputs[0])] = value_name(value)
             self._activation_by_value[value, operator] = node.outputs[0]
@@ -282,73 +268,58 @@ _TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype", "softmax_precisi
 
 def has_half_precision(graph: ir.Graph) -> bool:
     """Returns True if any input, weight, constant or Cast of a network has the type FP16 or BF16."""
-    stored = [
-        typed_value.const_value
-        for inner_graph in (graph, *graph.subgraphs())
-        for typed_value in inner_graph.initializers.values()
-    ]
     return (
-        any(typed_value.dtype in _HALF_TYPES for typed_value in graph.inputs)
-        or any(tensor is not None and tensor.dtype in _HALF_TYPES for tensor in stored)
+        any(value.dtype in _HALF_TYPES for value in graph.inputs)
+        or any(_iterate_half_initializers(graph))
         or any(
-            attr.type == ir.AttributeType.INT
-            and attr.value in _HALF_TYPES
-            and (node.op_type == "Cast" or attr.name in _TYPE_ATTRIBUTES)
-            or attr.type == ir.AttributeType.TENSOR
-            and attr.value.dtype in _HALF_TYPES
+            _states_half_type(node, attribute) or _holds_half_tensor(attribute)
             for node in graph.all_nodes()
-            for attr in node.attributes.values()
+            for attribute in node.attributes.values()
         )
     )
 
 
+def _iterate_half_initializers(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Yields the initializers of a graph and its subgraphs in FP16 or BF16, each with its tensor."""
+    for inner_graph in (graph, *graph.subgraphs()):
+        for value in inner_graph.initializers.values():
+            if value.const_value is not None and value.const_value.dtype in _HALF_TYPES:
+                yield value, value.const_value
+
+
+def _states_half_type(node: ir.Node, attribute: ir.Attr) -> bool:
+    """Returns True if an attribute gives a result of its node the type FP16 or BF16."""
+    return (
+        attribute.type == ir.AttributeType.INT
+        and attribute.value in _HALF_TYPES
+        and (node.op_type == "Cast" or attribute.name in _TYPE_ATTRIBUTES)
+    )
+
+
+def _holds_half_tensor(attribute: ir.Attr) -> bool:
+    return attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in _HALF_TYPES
+
+
 def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
     """Converts a network typed in FP16 or BF16 to FP32, in place. Its inputs and outputs keep their types."""
-    subgraphs = list(graph.subgraphs())
-    stored_tensors = [
-        (typed_value, typed_value.const_value)
-        for inner_graph in (graph, *subgraphs)
-        for typed_value in inner_graph.initializers.values()
-        if typed_value.const_value is not None and typed_value.const_value.dtype in _HALF_TYPES
-    ]
-    inputs = [typed_value for typed_value in graph.inputs if typed_value.dtype in _HALF_TYPES]
-    cast_nodes = [
-        typed_node
-        for typed_node in graph.all_nodes()
-        if typed_node.op_type == "Cast"
-        and typed_node.domain == ""
-        and typed_node.attributes["to"].as_int() in _HALF_TYPES
-    ]
-    constant_nodes = [
-        typed_node
-        for typed_node in graph.all_nodes()
-        for attribute in typed_node.attributes.values()
-        if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in _HALF_TYPES
-    ]
-    if not (stored_tensors or inputs or cast_nodes or constant_nodes):
+    if not has_half_precision(graph):
         return
     conversion.has_changes = True
     tensor_names = FreshNames(graph)
     node_names = FreshNames(graph, taken_names=(node.name for node in graph if node.name))
-    for value, tensor in stored_tensors:
-        value.const_value = _convert_to_float32(tensor)
-        value.dtype = ir.DataType.FLOAT
-    for node in cast_nodes:
-        node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
-    output_types = {
-        id(typed_value): typed_value.dtype for typed_value in graph.outputs if typed_value.dtype in _HALF_TYPES
-    }
+    inputs = [value for value in graph.inputs if value.dtype in _HALF_TYPES]
+    output_types = {id(value): value.dtype for value in graph.outputs if value.dtype in _HALF_TYPES}
+    for value, tensor in list(_iterate_half_initializers(graph)):
+        value.const_value, value.dtype = _convert_to_float32(tensor), ir.DataType.FLOAT
     for node in graph.all_nodes():
-        for attr in list(node.attributes.values()):
-            if attr.name in _TYPE_ATTRIBUTES and attr.type == ir.AttributeType.INT and attr.value in _HALF_TYPES:
-                node.attributes[attr.name] = ir.AttrInt64(attr.name, int(ir.DataType.FLOAT))
-            elif attr.type == ir.AttributeType.TENSOR and attr.value.dtype in _HALF_TYPES:
-                node.attributes[attr.name] = ir.AttrTensor(attr.name, _convert_to_float32(attr.value))
-        for output in node.outputs:
-            if output.dtype in _HALF_TYPES:
-                output.dtype = ir.DataType.FLOAT
+        for attribute in list(node.attributes.values()):
+            if _states_half_type(node, attribute):
+                node.attributes[attribute.name] = ir.AttrInt64(attribute.name, int(ir.DataType.FLOAT))
+            elif _holds_half_tensor(attribute):
+                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, _convert_to_float32(attribute.value))
     for value in (
-        typed_value for inner_graph in subgraphs for typed_value in (*inner_graph.inputs, *inner_graph.outputs)
+        *(value for node in graph.all_nodes() for value in node.outputs),
+        *(value for subgraph in graph.subgraphs() for value in (*subgraph.inputs, *subgraph.outputs)),
     ):
         if value.dtype in _HALF_TYPES:
             value.dtype = ir.DataType.FLOAT
