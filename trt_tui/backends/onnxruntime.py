@@ -701,136 +701,84 @@ def make_random_nodes_deterministic(graph: onnx.GraphProto, random_outputs: Mapp
         for attribute in node.attribute:
             for subgraph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
                 make_random_nodes_deterministic(subgraph, random_outputs, opset)
-        replacement = None
-        if node.output and node.output[0] in random_outputs and node.op_type in _REPLACERS:
-            replacement = _RandomNodeReplacement(
-                node, None if opset >= _CAST_LIKE_OPSET else random_outputs[node.output[0]]
-            )
-        if replacement is not None:
-            _REPLACERS[node.op_type](replacement)
-        graph.node.extend([node] if replacement is None else replacement.nodes)
+        element_type = random_outputs.get(node.output[0]) if node.output and node.op_type != "Multinomial" else None
+        graph.node.extend([node] if element_type is None else _make_deterministic_nodes(node, element_type, opset))
 
 
-class _RandomNodeReplacement:
-    """The nodes that replace one random node.
+_RANDOM_TENSOR_TEXT = """
+    count = ReduceProd <keepdims = 0> (shape)
+    stop = Add (start, count)
+    positions = Range (start, stop, step)
+    indices = Mod (positions, size)
+    numbers = Gather (table, indices)
+    random = Reshape (numbers, shape)
+"""
+"""The nodes that read FP32 numbers from a table in the shape of a random tensor."""
+
+_BERNOULLI_TEXT = "probability = Cast <to = 1> (data) drawn = Less (random, probability)"
+_DROPOUT_TEXT = """
+    rate = Where (training, ratio, zero)
+    mask = GreaterOrEqual (random, rate)
+    kept_share = Sub (one, rate)
+    kept_factor = Reciprocal (kept_share)
+    factor = Where (mask, kept_factor, zero)
+"""
+
+
+def _make_deterministic_nodes(node: onnx.NodeProto, element_type: int, opset: int) -> list[onnx.NodeProto]:
+    """Returns the nodes that replace a random node.
 
     Args:
-        element_type: The element type of the output; None if a CastLike can take the type from the input.
+        element_type: The element type of the output.
     """
-
-    def __init__(self, node: onnx.NodeProto, element_type: int | None) -> None:
-        self.node = node
-        self._element_type = element_type
-        self.attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        self.nodes: list[onnx.NodeProto] = []
-        key_parts = [node.op_type, *(f"{name}={value}" for name, value in sorted(self.attributes.items()))]
-        self._table_offset = zlib.crc32(" ".join(key_parts).encode()) % _TABLE_SIZE
-
-    def add_node(self, operator: str, inputs: Sequence[str], result: str = "", **attributes: Any) -> str:
-        """Adds a node and returns the name of its output.
-
-        Args:
-            result: The name of the output; "" for a name derived from the replaced node.
-        """
-        result = result or f"{self.node.output[0]}__chance_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [result], name=result, **attributes))
-        return result
-
-    def add_constant(self, array: np.ndarray | np.generic) -> str:
-        return self.add_node("Constant", [], value=numpy_helper.from_array(np.asarray(array)))
-
-    def add_output_shape(self) -> str:
-        """Adds the nodes that yield the shape of the random tensor: that of the first input, or of the ``shape``
-        attribute."""
-        shape_attribute = self.attributes.get("shape")
-        return (
-            self.add_node("Shape", self.node.input[:1])
-            if shape_attribute is None
-            else self.add_constant(np.array(shape_attribute, np.int64))
-        )
-
-    def add_random_tensor(self, number_table: np.ndarray) -> str:
-        """Adds the nodes that read FP32 numbers from a table in the shape of the random tensor. Returns the name of the
-        output."""
-        shape = self.add_output_shape()
-        count = self.add_node("ReduceProd", [shape], keepdims=0)
-        start = self.add_constant(np.int64(self._table_offset))
-        indices = self.add_node("Range", [start, self.add_node("Add", [start, count]), self.add_constant(np.int64(1))])
-        indices = self.add_node("Mod", [indices, self.add_constant(np.int64(_TABLE_SIZE))])
-        return self.add_node("Reshape", [self.add_node("Gather", [self.add_constant(number_table), indices]), shape])
-
-    def add_cast_to_input_type(self, value: str, result: str = "") -> str:
-        """Adds a Cast to the type of the first input and returns the name of its output."""
-        if self._element_type is None:
-            return self.add_node("CastLike", [value, self.node.input[0]], result)
-        return self.add_node("Cast", [value], result, to=self._element_type)
-
-    def add_cast_to_result_type(self, value: str) -> None:
-        """Adds a Cast to the output of the replaced node, with the type of its ``dtype`` attribute or its first input."""
-        dtype = self.attributes.get("dtype")
-        if dtype is None and self.node.input:
-            self.add_cast_to_input_type(value, self.node.output[0])
-        else:
-            self.add_node("Cast", [value], self.node.output[0], to=dtype or TensorProto.FLOAT)
-
-
-def _replace_random_normal_node(replacement: _RandomNodeReplacement) -> None:
-    _build_scaled_random_tensor(
-        replacement,
-        _make_random_number_tables()[0],
-        replacement.attributes.get("scale", 1.0),
-        replacement.attributes.get("mean", 0.0),
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    key = " ".join((node.op_type, *(f"{name}={value}" for name, value in sorted(attributes.items()))))
+    normal_numbers, uniform_numbers = _make_random_number_tables()
+    low, high = attributes.get("low", 0.0), attributes.get("high", 1.0)
+    table = (
+        normal_numbers * attributes.get("scale", 1.0) + attributes.get("mean", 0.0)
+        if node.op_type.startswith("RandomNormal")
+        else uniform_numbers * (high - low) + low
     )
-
-
-def _replace_random_uniform_node(replacement: _RandomNodeReplacement) -> None:
-    low, high = replacement.attributes.get("low", 0.0), replacement.attributes.get("high", 1.0)
-    _build_scaled_random_tensor(replacement, _make_random_number_tables()[1], high - low, low)
-
-
-def _build_scaled_random_tensor(
-    replacement: _RandomNodeReplacement, number_table: np.ndarray, scale: float, offset: float
-) -> None:
-    replacement.add_cast_to_result_type(
-        replacement.add_random_tensor((number_table * scale + offset).astype(np.float32))
-    )
-
-
-def _replace_bernoulli_node(replacement: _RandomNodeReplacement) -> None:
-    probability = replacement.add_node("Cast", replacement.node.input[:1], to=TensorProto.FLOAT)
-    replacement.add_cast_to_result_type(
-        replacement.add_node("Less", [replacement.add_random_tensor(_make_random_number_tables()[1]), probability])
-    )
-
-
-def _replace_dropout_node(replacement: _RandomNodeReplacement) -> None:
-    data, ratio, training = (*replacement.node.input, "")[:3]
-    probability = (
-        replacement.add_node("Cast", [ratio], to=TensorProto.FLOAT)
-        if ratio
-        else replacement.add_constant(np.float32(0.5))
-    )
-    probability = replacement.add_node("Where", [training, probability, replacement.add_constant(np.float32(0))])
-    mask = replacement.add_node(
-        "GreaterOrEqual",
-        [replacement.add_random_tensor(_make_random_number_tables()[1]), probability],
-        (*replacement.node.output, "")[1],
-    )
-    factor = replacement.add_node(
-        "Reciprocal", [replacement.add_node("Sub", [replacement.add_constant(np.float32(1)), probability])]
-    )
-    factor = replacement.add_node("Where", [mask, factor, replacement.add_constant(np.float32(0))])
-    replacement.add_node("Mul", [data, replacement.add_cast_to_input_type(factor)], replacement.node.output[0])
-
-
-_REPLACERS = {
-    "RandomNormal": _replace_random_normal_node,
-    "RandomNormalLike": _replace_random_normal_node,
-    "RandomUniform": _replace_random_uniform_node,
-    "RandomUniformLike": _replace_random_uniform_node,
-    "Bernoulli": _replace_bernoulli_node,
-    "Dropout": _replace_dropout_node,
-}
+    constants = {
+        "table": table.astype(np.float32),
+        "start": np.int64(zlib.crc32(key.encode()) % _TABLE_SIZE),
+        "step": np.int64(1),
+        "size": np.int64(_TABLE_SIZE),
+        "zero": np.float32(0),
+        "one": np.float32(1),
+        "ratio": np.float32(0.5),
+        "shape": np.array(attributes.get("shape", ()), np.int64),
+    }
+    names = dict(zip(("data", "stored_ratio", "training"), node.input, strict=False))
+    has_input_type = "dtype" not in attributes and bool(node.input)
+    to_type = attributes.get("dtype") or (element_type if has_input_type else TensorProto.FLOAT)
+    cast = "CastLike ({}, data)" if has_input_type and opset >= _CAST_LIKE_OPSET else f"Cast <to = {to_type}> ({{}})"
+    text = ("" if "shape" in attributes else "shape = Shape (data)") + _RANDOM_TENSOR_TEXT
+    if node.op_type == "Dropout":
+        text += "ratio = Cast <to = 1> (stored_ratio)" if names["stored_ratio"] else ""
+        text += f"{_DROPOUT_TEXT} typed_factor = {cast.format('factor')} result = Mul (data, typed_factor)"
+    elif node.op_type == "Bernoulli":
+        text += f"{_BERNOULLI_TEXT} result = {cast.format('drawn')}"
+    else:
+        text += f"result = {cast.format('random')}"
+    nodes = onnx.parser.parse_function(f'<domain: "trt_tui", opset_import: ["": {opset}]> f () => () {{ {text} }}').node
+    computed = {name for new_node in nodes for name in new_node.output}
+    read = {name for new_node in nodes for name in new_node.input} - computed
+    names |= dict(zip(("result", "mask"), filter(None, node.output), strict=False))
+    names = {name: names.get(name) or f"{node.output[0]}__chance_{name}" for name in (*computed, *read)}
+    for new_node in nodes:
+        new_node.name = names[new_node.output[0]]
+        for values in (new_node.input, new_node.output):
+            values[:] = [names[name] for name in values]
+    return [
+        *(
+            helper.make_node("Constant", [], [names[name]], value=numpy_helper.from_array(np.asarray(array)))
+            for name, array in constants.items()
+            if name in read
+        ),
+        *nodes,
+    ]
 
 
 @functools.cache
