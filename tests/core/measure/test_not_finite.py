@@ -54,11 +54,8 @@ def test_the_value_that_nan_comes_from_is_named(broken, backend):
     network = open_network(path, lambda: backend)
     samples = load_samples(str(data), network.inputs)
     found = find_first_non_finite_value(network.model, samples, 0, backend, {"y"})
-    assert (
-        said in found.origin_text
-        and found.value_kind == "NaN"
-        and found.producer.split(" ")[0] in {"/mask/Mul", "/norm/Div", "/head/MatMul"}
-    )
+    assert said in found.origin_text
+    assert re.search(r"first tensor with NaN is \S+ the result of /(mask/Mul|norm/Div|head/MatMul) ", found.effect_text)
 
 
 def test_the_origin_may_be_a_tensor_that_a_branch_captures(tmp_path, backend):
@@ -76,7 +73,7 @@ def test_the_origin_may_be_a_tensor_that_a_branch_captures(tmp_path, backend):
     np.savez(tmp_path / "data.npz", x=-np.ones((4, 8), np.float32))
     network = open_network(path, lambda: backend)
     samples = load_samples(str(tmp_path / "data.npz"), network.inputs)
-    assert find_first_non_finite_value(network.model, samples, 0, backend, {"y"}).producer == "/log/Log (Log)"
+    assert "/log/Log (Log)" in find_first_non_finite_value(network.model, samples, 0, backend, {"y"}).effect_text
 
 
 @pytest.mark.parametrize("method", ["minmax", "entropy"])
@@ -115,7 +112,7 @@ def test_an_infinite_mask_that_softmax_ends_is_not_the_origin(tmp_path, backend)
     found = find_first_non_finite_value(
         network.model, load_samples(str(tmp_path / "data.npz"), network.inputs), 0, backend, {"y"}
     )
-    assert found.producer == "/root/Sqrt (Sqrt)" and not found.constant
+    assert found.origin_text == found.effect_text and "/root/Sqrt (Sqrt)" in found.effect_text
 
 
 @pytest.mark.parametrize("command", [("compare", "--layers", "none"), ("search", "--tolerance", "sqnr>=30", "-o")])

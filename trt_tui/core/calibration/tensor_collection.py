@@ -172,52 +172,17 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class FirstNonFiniteValue:
-    """The first constant and the first tensor, in network order, with NaN or an infinity.
+    """The first constant or tensor, in network order, with NaN or an infinity, as texts without a full stop.
 
     Attributes:
-        constant: The first constant with NaN or an infinity; "" if all constants before the tensor are finite.
-        constant_value: The value in the constant: "Inf", "-Inf" or "NaN".
-        reader: The layer that reads the constant, with its operator.
-        tensor: The first computed tensor with NaN or an infinity; "" if all are finite.
-        value_kind: "NaN" or "an infinity".
-        producer: The layer that computes the tensor, with its operator.
-        epsilon: An epsilon of 0 in a divisor of the producer, with the layer that adds it, as text; "" if there is
-            none.
+        title: The constant with its value, or the tensor if all constants before it are finite.
+        effect_text: The layer that reads the constant, and the first tensor with such a value.
+        origin_text: The constant with its value, and the effect.
     """
 
-    constant: str = ""
-    constant_value: str = ""
-    reader: str = ""
-    tensor: str = ""
-    value_kind: str = ""
-    producer: str = ""
-    epsilon: str = ""
-
-    @property
-    def origin_text(self) -> str:
-        """The origin of the NaN or infinity as a sentence without a full stop."""
-        return (
-            f"constant {self.constant} is {self.constant_value}, and {self.effect_text}"
-            if self.constant
-            else self.effect_text
-        )
-
-    @property
-    def effect_text(self) -> str:
-        """The effect of the NaN or infinity as text: the layer that reads the constant, and the first tensor with such
-        a value."""
-        tensor_text = (
-            f"the first tensor with {self.value_kind} is {self.tensor}, the result of {self.producer}"
-            if self.tensor
-            else ""
-        )
-        if self.constant:
-            return "; ".join(filter(None, (f"{self.reader} reads it", tensor_text)))
-        return tensor_text + (
-            f"; {self.epsilon} is 0 and does not protect a divisor from 0 (in FP16 an epsilon below 6e-8 is 0)"
-            if self.epsilon
-            else ""
-        )
+    title: str
+    effect_text: str
+    origin_text: str
 
 
 def find_first_non_finite_value(
@@ -253,24 +218,24 @@ def find_first_non_finite_value(
             list_broken_producers,
         )
     )
-    constant: tuple[str, str, str] | None = None
+    title, constant_text, reader_text = "", "", ""
     for node in (node for node in model.graph if node in reached):
         node_title = f"{node.name} ({node.op_type})"
         for value in node.inputs:
-            if constant is None and value is not None and (constant_value := _non_finite_constant_text(value)):
-                constant = value_name(value), constant_value, node_title
+            if not title and value is not None and (number_text := _non_finite_constant_text(value)):
+                title = f"Constant '{value_name(value)}' is {number_text}"
+                constant_text = f"constant {value_name(value)} is {number_text}, and "
+                reader_text = f"{node_title} reads it"
         for value in node.outputs:
             amax = amax_by_tensor.get(value.name or "", 0.0)
             if not np.isfinite(amax):
-                epsilon = "" if constant is not None else _find_zero_epsilon(node)
-                return FirstNonFiniteValue(
-                    *(constant or ("", "", "")),
-                    value_name(value),
-                    "NaN" if np.isnan(amax) else "an infinity",
-                    node_title,
-                    epsilon,
-                )
-    return FirstNonFiniteValue(*constant) if constant is not None else None
+                kind = "NaN" if np.isnan(amax) else "an infinity"
+                epsilon_text = "" if title else _zero_epsilon_text(node)
+                effect_text = "; ".join(filter(None, (reader_text, f"the first tensor with {kind} is {value.name}")))
+                effect_text += f", the result of {node_title}{epsilon_text}"
+                title = title or f"Tensor '{value.name}' holds {kind} in FP32"
+                return FirstNonFiniteValue(title, effect_text, constant_text + effect_text)
+    return FirstNonFiniteValue(title, reader_text, constant_text + reader_text) if title else None
 
 
 class NonFiniteTensorError(InputError):
@@ -289,17 +254,18 @@ def make_non_finite_error(
         feed_index: The feed in which the value was seen.
     """
     origin = find_first_non_finite_value(model, samples, feed_index, backend, {tensor})
-    title = f"Tensor '{tensor}' holds {value_kind} in FP32"
-    next_step = "Correct the network or the data: it has no usable range."
     cause = f"Seen while calibrating, in the batch of sample {samples.sample_name(feed_index)}."
-    if origin is not None:
-        title = (
-            f"Constant '{origin.constant}' is {origin.constant_value}"
-            if origin.constant
-            else f"Tensor '{origin.tensor}' holds {origin.value_kind} in FP32"
+    error = (
+        NonFiniteTensorError(
+            f"Tensor '{tensor}' holds {value_kind} in FP32",
+            cause,
+            "Correct the network or the data: it has no usable range.",
         )
-        cause, next_step = f"{origin.effect_text[:1].upper()}{origin.effect_text[1:]}. {cause}", REMEDY
-    error = NonFiniteTensorError(title, cause, next_step)
+        if origin is None
+        else NonFiniteTensorError(
+            origin.title, f"{origin.effect_text[:1].upper()}{origin.effect_text[1:]}. {cause}", REMEDY
+        )
+    )
     error.tensor = tensor
     return error
 
@@ -332,8 +298,8 @@ def _non_finite_constant_text(value: ir.Value) -> str:
     return "NaN" if np.isnan(array).any() else "-Inf" if not (array == np.inf).any() else "Inf"
 
 
-def _find_zero_epsilon(node: ir.Node) -> str:
-    """Describes an epsilon of 0 that is added to a divisor of a layer; "" if there is none."""
+def _zero_epsilon_text(node: ir.Node) -> str:
+    """Returns a clause on an epsilon of 0 that is added to a divisor of a layer; "" if there is none."""
     index = _DIVIDING_OPERATORS.get(node.op_type)
     value = node.inputs[index] if index is not None and len(node.inputs) > index else None
     for upstream_node in _iterate_upstream_nodes(value.producer() if value is not None else None, _MAX_UPSTREAM_DEPTH):
@@ -344,7 +310,10 @@ def _find_zero_epsilon(node: ir.Node) -> str:
             if input_value is None or stored is None or not stored.dtype.is_floating_point():
                 continue
             if not stored.numpy().any():
-                return f"constant {value_name(input_value)}, which {upstream_node.name} ({upstream_node.op_type}) adds,"
+                return (
+                    f"; constant {value_name(input_value)}, which {upstream_node.name} ({upstream_node.op_type}) adds, "
+                    "is 0 and does not protect a divisor from 0 (in FP16 an epsilon below 6e-8 is 0)"
+                )
     return ""
 
 
