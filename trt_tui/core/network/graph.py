@@ -34,6 +34,7 @@ class LayerGraph:
 
     Attributes:
         opset: The opset of ONNX's own operators; 0 if the model does not state it.
+        output_names: The names of the network outputs.
         layers: In network order.
         by_name: The layers, by name.
         producer: The name of the layer that writes a tensor, by tensor name.
@@ -54,6 +55,7 @@ class LayerGraph:
         self.opset = graph.opset_imports.get("", 0)
         self.inputs = tuple(map(tensor_info, graph.inputs))
         self.outputs = tuple(map(tensor_info, graph.outputs))
+        self.output_names = frozenset(info.name for info in self.outputs)
         self._values: dict[str, ir.Value] = {v.name or "": v for v in (*graph.inputs, *graph.initializers.values())}
         self._nodes = {node.name or "": node for node in graph}
         self.producer: dict[str, str] = {}
@@ -112,6 +114,11 @@ class LayerGraph:
     def input_tensors(self, layer_name: str) -> tuple[str, ...]:
         """Returns the tensors that a layer reads, including those that only its subgraphs read."""
         return self._reads[layer_name]
+
+    def find_sole_reader(self, tensor: str) -> Layer | None:
+        """Returns the layer that reads the values of a tensor; None if there are several, or if it is a network output."""
+        names = self.readers.get(tensor, ())
+        return self.by_name[names[0]] if len(names) == 1 and tensor not in self.output_names else None
 
     def has_tensor(self, name: str) -> bool:
         """Returns True if a tensor of this name is computed, stored, or an input of the network."""

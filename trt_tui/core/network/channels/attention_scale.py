@@ -68,7 +68,6 @@ def find_attention_scales(tracer: ChannelTracer, groups: Sequence[FusionGroup]) 
 class _AttentionScaleFinder:
     def __init__(self, tracer: ChannelTracer, roots: ChannelRoots | None, product: Layer) -> None:
         self._tracer, self._graph, self._roots, self._product = tracer, tracer.graph, roots, product
-        self._outputs = {info.name for info in tracer.graph.outputs}
 
     def find_scale(self) -> AttentionScale:
         query_tensor, key_tensor = self._product.inputs[:2]
@@ -97,7 +96,7 @@ class _AttentionScaleFinder:
         """
         is_behind, previous_layer, passed = side == "scores", self._product, list[str]()
         for _ in range(_MAX_CHAIN):
-            reader = self._find_sole_reader(tensor)
+            reader = self._graph.find_sole_reader(tensor)
             layer = reader if is_behind else self._graph.by_name.get(self._graph.producer.get(tensor, ""))
             if layer is None or not is_behind and reader is not previous_layer:
                 return
@@ -120,15 +119,6 @@ class _AttentionScaleFinder:
             elif layer.op_type not in RANGE_PRESERVING_COPIES:
                 return
             tensor, previous_layer = layer.outputs[0] if is_behind else source, layer
-
-    def _find_sole_reader(self, tensor: str) -> Layer | None:
-        """Returns the layer that reads the values of a tensor; None unless there is exactly one."""
-        readers = [
-            layer
-            for name in self._graph.readers.get(tensor, ())
-            if (layer := self._graph.by_name[name]).kind is not LayerKind.SHAPE
-        ]
-        return readers[0] if len(readers) == 1 and tensor not in self._outputs else None
 
     def _match_scaling(self, layer: Layer, tensor: str) -> tuple[int, float] | None:
         """Returns the input index and the value of the number by which a layer multiplies or divides a tensor; None if

@@ -238,14 +238,12 @@ class _DecomposedNormalisationMatcher:
     def _find_sole_reader(self, tensor: str, operator: str) -> Layer | None:
         """Returns the only reader of a tensor if it has the given operator; None otherwise."""
         users = [self.graph.by_name[name] for name in self.graph.consumers.get(tensor, ())]
-        is_output = any(info.name == tensor for info in self.graph.outputs)
-        user = users[0] if len(users) == 1 and not is_output else None
+        user = users[0] if len(users) == 1 and tensor not in self.graph.output_names else None
         return user if user is not None and user.op_type == operator and user.kind is LayerKind.COMPUTE else None
 
     def _is_read_only_inside_pattern(self, tensor: str) -> bool:
         layer_names = {layer.name for layer in self.layers}
-        is_output = any(info.name == tensor for info in self.graph.outputs)
-        return not is_output and layer_names.issuperset(self.graph.consumers.get(tensor, ()))
+        return tensor not in self.graph.output_names and layer_names.issuperset(self.graph.consumers.get(tensor, ()))
 
     def _is_square(self, layer: Layer, tensor: str) -> bool:
         if layer.op_type == "Mul":

@@ -63,7 +63,7 @@ def _find_scaling_layers(grouping: FusionGroupingState, product: Layer, operand:
     """
     passed_layers: list[Layer] = []
     reader, tensor = product, operand
-    while len(passed_layers) < _MAX_COPIES and grouping.is_sole_reader(reader, tensor):
+    while len(passed_layers) < _MAX_COPIES and grouping.graph.find_sole_reader(tensor) is reader:
         layer = grouping.graph.by_name.get(grouping.graph.producer.get(tensor, ""))
         if layer is None or layer.name in grouping.draft_by_layer:
             break
@@ -161,5 +161,5 @@ def _find_consumer_group(grouping: FusionGroupingState, group_draft: FusionGroup
         for user in user_names
         if grouping.graph.by_name[user].kind is not LayerKind.SHAPE
     }
-    is_output = any(grouping.is_network_output(name) for layer in group_draft.layers for name in layer.outputs)
+    is_output = any(name in grouping.graph.output_names for layer in group_draft.layers for name in layer.outputs)
     return groups.pop() if len(groups) == 1 and not is_output else None

@@ -70,7 +70,7 @@ def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGro
 
     Source: "PointWise fusion" of TensorRT's catalog.
     """
-    if grouping.is_network_output(group_draft.output_tensor):
+    if group_draft.output_tensor in grouping.graph.output_names:
         return None
     region = _find_pointwise_region(grouping, group_draft.output_tensor)
     output_tensor = grouping.find_region_output(region)
@@ -79,7 +79,7 @@ def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGro
 
 def is_read_by_closed_region(grouping: FusionGroupingState, tensor: str) -> bool:
     """Returns True if all readers of a tensor belong to a region of pointwise operators with a single result."""
-    return not grouping.is_network_output(tensor) and bool(_find_pointwise_region(grouping, tensor))
+    return tensor not in grouping.graph.output_names and bool(_find_pointwise_region(grouping, tensor))
 
 
 def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> list[Layer]:
@@ -167,7 +167,7 @@ def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraf
         or mask_producer.op_type != "Where"
         or _list_where_values(grouping, mask_producer)
         or mask_producer.name in grouping.draft_by_layer
-        or not grouping.is_sole_reader(add, mask_producer.outputs[0])
+        or grouping.graph.find_sole_reader(mask_producer.outputs[0]) is not add
     ):
         return None
     return FusionRuleMatch((mask_producer,))
@@ -187,7 +187,7 @@ def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDra
         group_draft.operator_name != "Softmax"
         or {user.op_type for user in users} != {"IsNaN", "Where"}
         or len(users) != 2
-        or grouping.is_network_output(group_draft.output_tensor)
+        or group_draft.output_tensor in grouping.graph.output_names
     ):
         return None
     is_nan_layer, where_layer = sorted(users, key=lambda item: item.op_type)

@@ -147,7 +147,6 @@ class FusionGroupingState:
         self.draft_by_layer: dict[str, FusionGroupDraft] = {}
         self.ready_positions: dict[str, int] = {}
         self.ungrouped_positions: dict[str, int] = {}
-        self._network_outputs = frozenset(info.name for info in graph.outputs)
         self._shape_dependencies = ShapeDependencies(
             graph, {layer.name for layer in graph.layers if needs_fusion_group(graph, layer)}
         )
@@ -181,22 +180,13 @@ class FusionGroupingState:
 
     # -- queries on a tensor ------------------------------------------------------------------------------------
 
-    def is_network_output(self, tensor: str) -> bool:
-        return tensor in self._network_outputs
-
     def find_sole_reader(self, tensor: str) -> Layer | None:
         """Returns the only reader of a tensor.
 
         Returns None if there are several readers, if the reader is in a group, or if the tensor is a network output.
         """
-        users = self.graph.readers.get(tensor, ())
-        if len(users) != 1 or users[0] in self.draft_by_layer or self.is_network_output(tensor):
-            return None
-        return self.graph.by_name[users[0]]
-
-    def is_sole_reader(self, layer: Layer, tensor: str) -> bool:
-        """Returns True if a layer is the only reader of a tensor, which is not a network output."""
-        return self.graph.readers.get(tensor, []) == [layer.name] and not self.is_network_output(tensor)
+        layer = self.graph.find_sole_reader(tensor)
+        return layer if layer is not None and layer.name not in self.draft_by_layer else None
 
     def list_readers_if_few(self, tensor: str) -> list[Layer]:
         """Returns the readers of a tensor; [] if there are more than `MAX_REGION_LAYERS`."""
@@ -250,7 +240,7 @@ class FusionGroupingState:
         for tensor in tensor_names:
             users = self.graph.readers.get(tensor, ())
             is_internal = 0 < len(users) <= len(layer_names) and layer_names.issuperset(users)
-            if not is_internal or self.is_network_output(tensor):
+            if not is_internal or tensor in self.graph.output_names:
                 escaping_tensors.append(tensor)
         return escaping_tensors
 

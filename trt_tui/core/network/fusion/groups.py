@@ -120,7 +120,7 @@ def _build_group(
         output
         for layer in layers
         for output in layer.outputs
-        if output and (grouping.is_network_output(output) or not names.issuperset(graph.consumers.get(output, ())))
+        if output and (output in grouping.graph.output_names or not names.issuperset(graph.consumers.get(output, ())))
     )
     sites, no_int8_reason = supported_precisions.find_qdq_sites(
         graph, main_layer, group_draft.skip_input, group_draft.operator_name
