@@ -30,6 +30,7 @@ from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.zero_cost_kinds import measure_bias_corrections
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -210,9 +211,9 @@ def test_candidates_of_a_search_are_judged_at_once_and_to_the_last_bit(workspace
         mock.patch.object(search_job, "MIN_PARALLEL_S", 0.0),
     ):
         run_to_end(
-            search_job.SearchEvaluator(workspace, store, report, request).measure_accuracies_in_parallel(
-                lambda count: configs[:count]
-            )
+            search_job.SearchJob(
+                workspace, store, report, request, [parse_target("sqnr>=40")]
+            ).measure_accuracies_in_parallel(lambda count: configs[:count])
         )
     found = [store.load_result(workspace, "verdict", config, Accuracy) for config in configs]
     assert all(found[:2]) and not any(found[2:])  # one for each worker

@@ -595,7 +595,7 @@ def test_unused_qdq_are_taken_out_only_if_the_engine_is_as_fast_without(
         yield
 
     for name in ("preview_config", "preview_engine"):
-        monkeypatch.setattr(search_job.SearchEvaluator, name, preview)
+        monkeypatch.setattr(search_job.SearchJob, name, preview)
     worker = with_builder(
         0.0,
         lambda config: 1.0 if config.precision_of(worker.network.get_group(unused)) is Precision.INT8 else latency_ms,
@@ -626,7 +626,7 @@ def test_a_config_without_unused_qdq_that_cannot_be_built_is_not_taken(with_buil
         yield
 
     for name in ("preview_config", "preview_engine"):
-        monkeypatch.setattr(search_job.SearchEvaluator, name, preview)
+        monkeypatch.setattr(search_job.SearchJob, name, preview)
     start = engine.build_and_measure_worst_engine
 
     def failing(builder, config):
@@ -656,8 +656,8 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
 
     goal = replace(GOAL, tolerances=(tolerance,), try_zero_cost=False, try_ranges=False)
     plain = found(opened().answer(goal))
-    monkeypatch.setattr(search_job.SearchEvaluator, "preview_engine", preview)
-    monkeypatch.setattr(search_job.SearchEvaluator, "preview_config", without_preview)
+    monkeypatch.setattr(search_job.SearchJob, "preview_engine", preview)
+    monkeypatch.setattr(search_job.SearchJob, "preview_config", without_preview)
     ended = found(opened().answer(replace(goal, use_preview=True)))
     assert asked[0] == plain.result.config and plain.result.is_met and ended.result.is_met
     if idle_place is None:

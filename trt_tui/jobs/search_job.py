@@ -1,4 +1,4 @@
-"""The job of a search. The search proposes configs, an evaluator measures them, and engines confirm the result.
+"""The job of a search. The search proposes configs, the job measures them, and engines confirm the result.
 
 An engine may deviate from its simulation by more than rounding explains. Such a deviation is not used as a margin. A
 kernel computes something else, and raising more layers avoids that kernel only by chance.
@@ -27,7 +27,7 @@ from trt_tui.core.measure.engine_agreement import (
     engine_sqnr_gap_db,
     remove_all_unused_qdq,
 )
-from trt_tui.core.measure.group_sweep import GroupSensitivity, sensitivity_from_sweep
+from trt_tui.core.measure.group_sweep import sensitivity_from_sweep
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
     Accuracy,
@@ -50,8 +50,8 @@ from trt_tui.core.measure.target import (
 from trt_tui.core.measure.zero_cost_kinds import TrialBudget, ZeroCostKind, list_searched_stages
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig, RangeMove, replace_file_precision_of_groups
 from trt_tui.core.moves.move import Move
-from trt_tui.core.network.known_defects import BuildTarget, match_known_defects
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.known_defects import match_known_defects
+from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.search import TOP_DOWN_METHODS, Search, SearchSpace, Trial, ZeroCostEffort
 from trt_tui.core.search.search import ALONE_STEP, COMBINED_STEP, RANGES_STEP, find_added_moves, pareto_front
@@ -102,318 +102,6 @@ from trt_tui.workspace import Workspace, can_run_engines
 
 MIN_PARALLEL_S = 0.1
 """The duration in seconds of one accuracy measurement from which workers measure further configs in advance."""
-
-
-class SearchEvaluator:
-    """The measurements that a search requests, executed in its workspace.
-
-    Attributes:
-        can_build: True if engines can run here.
-        feed_index: The only feed of the search; None for all feeds, or if the worst sample is not known yet.
-
-    Raises:
-        InputError: The selected sample does not exist, or it does not judge the search.
-    """
-
-    def __init__(
-        self, workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.FindMixedPrecisionConfig
-    ) -> None:
-        self.workspace, self.store, self.reporter, self.request = workspace, store, reporter, request
-        builder = workspace.builder
-        self.can_build = builder is not None and can_run_engines(builder, workspace.build_plan.settings)
-        self.feed_index: int | None = None
-        if request.sample not in ("", "worst"):
-            name = SampleName.from_text(request.sample)
-            assert name is not None, "the text was checked"
-            self.feed_index, _ = workspace.data_sets.judged_samples.find_sample(name)
-            if self.feed_index not in workspace.feeds:
-                raise InputError(
-                    f"sample {name} cannot be searched on",
-                    "it calibrates",
-                    "Name another sample, or calibrate on other data with --calib-data.",
-                )
-        feeds = workspace.feeds  # those that calibrate are searched at the end, unless nothing is measured then
-        self._searched_feeds = feeds.searched_feeds if len(feeds) == 1 else ()
-        self._max_duration_s = 0.0
-        self._shown_check_errors = ""
-        self._has_named_file_layers = False
-
-    # -- accuracies -----------------------------------------------------------------------------------------------
-
-    def measure_accuracy(self, config: PrecisionConfig) -> Steps[Accuracy]:
-        """Returns the accuracy of a config on all samples of the search, or on the batch of the selected sample."""
-        workspace = self.workspace
-        if not self.request.sample:
-            return (yield from self._measure_accuracy_on_all_samples(config))
-        if self.feed_index is None:
-            full_accuracy = yield from self._measure_accuracy_on_all_samples(self.request.config)
-            worst, feeds = full_accuracy.worst_sample_errors, workspace.feeds
-            name = worst.worst_sample if worst is not None else None
-            worst_feed = workspace.data_sets.judged_samples.find_sample(name)[0] if name is not None else feeds[0]
-            self.feed_index = worst_feed if worst_feed in feeds else feeds[0]
-            self._searched_feeds = () if worst_feed in feeds else (worst_feed,)
-        return (
-            yield from override_urgency(
-                Urgency.SEARCH,
-                run_to_last_value(
-                    workspace.analysis.measure_accuracy(
-                        config, workspace.ranges, JudgedFeeds.from_indices([self.feed_index], self._searched_feeds)
-                    )
-                ),
-            )
-        )
-
-    def _measure_accuracy_on_all_samples(self, config: PrecisionConfig) -> Steps[Accuracy]:
-        start_time = time.monotonic()
-        accuracy = yield from measure_final_accuracy(self.workspace, self.store, self.reporter, config, Urgency.SEARCH)
-        self._max_duration_s = max(self._max_duration_s, time.monotonic() - start_time)
-        return accuracy
-
-    def measure_accuracies_in_parallel(self, choose_configs: Callable[[int], Sequence[PrecisionConfig]]) -> Steps[None]:
-        """Measures the requested config. If there are workers, they measure configs that may be requested next at the
-        same time.
-
-        Nothing is measured in advance if one measurement takes less than `MIN_PARALLEL_S`, since a request to a worker
-        takes longer.
-
-        Args:
-            choose_configs: A function that returns up to a number of configs, the requested config first.
-        """
-        worker_pool = self.workspace.worker_pool
-        if (
-            worker_pool is None
-            or worker_pool.failure_reason
-            or self.request.sample
-            or self._max_duration_s < MIN_PARALLEL_S
-        ):
-            return
-        worker_count = worker_pool.count_workers()
-        if (
-            worker_count > 1
-            and self.store.load_result(self.workspace, "verdict", choose_configs(1)[0], Accuracy) is None
-        ):
-            yield from measure_accuracies_in_parallel(
-                self.workspace, self.store, self.reporter, choose_configs(worker_count), Urgency.SEARCH
-            )
-
-    def measure_metric_interval(self, config: PrecisionConfig) -> Steps[Accuracy | None]:
-        """Returns the accuracy of a config on all samples with the confidence interval of the metric."""
-        yield from override_urgency(
-            Urgency.SEARCH, add_metric_intervals(self.workspace, self.store, self.reporter, {"config": config})
-        )
-        return self.store.load_result(self.workspace, "verdict", config, Accuracy)
-
-    def measure_held_out_samples(
-        self, config: PrecisionConfig, accuracy: Accuracy | None, targets: Sequence[Target]
-    ) -> Steps[HeldOutResult | None]:
-        """Returns the accuracy of a result on samples that the search has not used; None if there are too few.
-
-        Samples that calibrate the start of the search judge a result without measured ranges.
-
-        Args:
-            accuracy: The accuracy on the samples of the search.
-        """
-        workspace, analysis = self.workspace, self.workspace.analysis
-        others = (
-            workspace.held_out_feeds
-            if self.feed_index is None
-            else [index for index in workspace.feeds if index != self.feed_index]
-        )
-        calibrating, is_calibrated = workspace.feeds.searched_feeds, workspace.is_calibrated_on_data(config)
-        feed_indices = JudgedFeeds.from_indices(
-            sorted((*others, *(() if is_calibrated else calibrating))),
-            calibrating if is_calibrated and self.feed_index is not None else (),
-        )
-        if not feed_indices or not targets:
-            return None
-        held_out_targets = tuple(targets)
-        if any(target.kind == "metric" for target in targets):
-            for index in feed_indices:
-                analysis.get_reference_outputs(index)
-                yield Urgency.SEARCH
-            base = analysis.measure_reference_metric(feed_indices)
-            held_out_targets = tuple(target.with_base_values(base, covers_all_samples=False) for target in targets)
-        partials = analysis.measure_accuracy(config, workspace.ranges, feed_indices, with_metric_interval=True)
-        held_out_accuracy = yield from self.reporter.run_steps(
-            run_to_last_value(partials, "held-out samples"), Urgency.SEARCH
-        )
-        selection_count = (
-            workspace.judged_sample_count
-            if self.feed_index is None
-            else workspace.data_sets.judged_samples.count_samples_of_feed(self.feed_index)
-        )
-        values = tuple(
-            HeldOutValue(
-                held_out_target.text,
-                *_value_and_interval_texts(target, accuracy),
-                *_value_and_interval_texts(held_out_target, held_out_accuracy),
-            )
-            for target, held_out_target in zip(targets, held_out_targets, strict=True)
-        )
-        return HeldOutResult(
-            check_targets(held_out_targets, held_out_accuracy), held_out_accuracy.samples, selection_count, values
-        )
-
-    # -- groups, changes and ranges -------------------------------------------------------------------------------
-
-    def measure_sensitivities(
-        self, config: PrecisionConfig, group_names: Sequence[str]
-    ) -> Steps[Mapping[str, GroupSensitivity]]:
-        """Returns the sensitivities of some groups of a config, by name.
-
-        All groups are measured on a few samples, and groups that may matter on more. The groups are in network order,
-        independent of known errors.
-        """
-        sweep = yield from run_group_sweep(
-            self.workspace,
-            self.store,
-            self.reporter,
-            config,
-            "alone",
-            "sensitivity of each layer",
-            lambda *_: Urgency.SEARCH,
-            group_order=group_names,
-            feed_indices=self.workspace.feeds,
-            reduces_groups=True,
-        )
-        return {name: sensitivity_from_sweep(sweep, name) for name in group_names}
-
-    def propose_zero_cost_moves(
-        self, config: PrecisionConfig, kind: ZeroCostKind, budget: TrialBudget
-    ) -> dict[str, PrecisionConfig]:
-        """Returns the configs with further zero-cost moves of a kind, by the label of the moves.
-
-        Args:
-            budget: The budget of the configs that are simulated to measure the moves.
-        """
-        workspace, leaves_file = self.workspace, False
-        if workspace.network.source_model is not None:
-            try:
-                ensure_ranges(
-                    workspace,
-                    self.store,
-                    self.reporter,
-                    [replace_file_precision_of_groups(config, workspace.network.groups)],
-                )
-                leaves_file = True
-            except InputError as error:
-                if not self._has_named_file_layers:
-                    self.reporter.send(
-                        ev.LogMessage(
-                            self.reporter.job,
-                            f"Zero-cost changes are not tried on layers in file precision: {error.title}.",
-                            "warning",
-                        )
-                    )
-                self._has_named_file_layers = True
-        proposals = propose_zero_cost_moves(
-            workspace,
-            self.store,
-            self.reporter,
-            workspace.network.groups,
-            config,
-            [kind],
-            reason=f"search:{self.request.method}",
-            may_replace_file_precision=leaves_file,
-            in_separate_pass=True,
-            budget=budget,
-        )
-        return {proposal.label: proposal.config for proposal in proposals}
-
-    def measure_alternative_ranges(
-        self, groups: Sequence[FusionGroup], config: PrecisionConfig
-    ) -> dict[str, dict[str, float]]:
-        """Returns the ranges (amax) that other range methods give to the quantized tensors of some groups, by tensor
-        and method. Ranges equal to the current one are omitted."""
-        method_ranges = measure_ranges_by_method(self.workspace, self.reporter, groups, config, in_separate_pass=True)
-        other_ranges: dict[str, dict[str, float]] = {}
-        for group in groups:
-            precision = config.precision_of(group)
-            current = select_ranges_for_type(self.workspace.ranges, QUANTIZED_TYPES[precision])
-            for tensor in dict.fromkeys(site.tensor for site in group.calibrated_qdq_sites(precision)):
-                other_ranges[tensor] = {
-                    method: amax for method, amax in method_ranges[tensor].items() if amax != current.get(tensor)
-                }
-        return other_ranges
-
-    # -- engines and files ----------------------------------------------------------------------------------------
-
-    def build_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
-        """Returns the measured engine of a config. A stored engine is not built again.
-
-        Its simulated accuracy is sent too, unless the search has a single sample.
-        """
-        accuracy = yield from self.measure_accuracy(config)
-        if not self.request.sample:
-            self.reporter.send(ev.AccuracyMeasured(self.reporter.job, "config", config, accuracy, True))
-        return (yield from get_or_build_engine(self.workspace, self.store, self.reporter, config))
-
-    def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
-        """Executes the exported file of a config on the samples of the search. Returns the result."""
-        feed_indices = None if self.feed_index is None else [self.feed_index]
-        exported_run = yield from execute_exported_file(
-            self.workspace, self.store, self.reporter, config, Urgency.SEARCH, feed_indices
-        )
-        if feed_indices is None:
-            self.reporter.send(ev.ExportedFileExecuted(self.reporter.job, config, exported_run))
-        return exported_run
-
-    def preview_config(self, config: PrecisionConfig) -> Steps[Preview | None]:
-        """Returns the preview of a config; None if no preview is possible here. Weakly typed releases have none."""
-        if not is_tensorrt_rtx_installed() or preview_mismatch_reason(self.workspace):
-            return None
-        preview = yield from self._make_preview_client().preview_config(config)
-        return preview if preview.refusal is None else None
-
-    def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
-        """Returns the preview of a config with the effects of its moves; None if no preview is possible here."""
-        preview = yield from self.preview_config(config)
-        if preview is None or preview.ineffective_groups is not None:
-            return preview
-        return (yield from self._make_preview_client().add_move_effects(config, preview))
-
-    def _make_preview_client(self) -> PreviewClient:
-        return PreviewClient(self.workspace, self.store, self.reporter, self.workspace.ranges)
-
-    def run_check_command(self, config: PrecisionConfig) -> Steps[CheckResult]:
-        """Runs the check command on a config, once while the network is open.
-
-        The result is not stored on disk, since files that the command reads may change.
-        """
-        workspace, command = self.workspace, self.request.check_command or ""
-        key = self.store.make_result_key(workspace, "check", config, command)
-        result = workspace.check_results.get(key)
-        if result is None:
-            arrays_by_tensor: dict[str, list[np.ndarray]] = {}
-            for outputs in workspace.analysis.execute_config(config, workspace.ranges, workspace.feeds):
-                for tensor, array in outputs.items():
-                    arrays_by_tensor.setdefault(tensor, []).append(array)
-                yield Urgency.SEARCH
-            joined = {tensor: join_batches(tensor, arrays) for tensor, arrays in arrays_by_tensor.items()}
-            with create_scratch_folder() as scratch_folder:
-                (folder := scratch_folder / "check").mkdir()
-                write_check_files(
-                    folder, workspace.network, config, workspace.calibration or Calibration(), workspace.ranges, joined
-                )
-                result = yield from run_check_command(command, folder, self.reporter.wake)
-                self._show_check_errors(config, result, shown_error_text(folder))
-            workspace.check_results[key] = result
-        yield Urgency.SEARCH
-        return result
-
-    def _show_check_errors(self, config: PrecisionConfig, result: CheckResult, error_text: str) -> None:
-        """Sends the stderr of a failed check or an uncertain pass, unless the last such check had the same text."""
-        if not result.failure_reason + result.doubt_reason or error_text in ("", self._shown_check_errors):
-            return
-        count = len(config.find_raised_groups(self.workspace.network))
-        self.reporter.send(
-            ev.LogMessage(
-                self.reporter.job,
-                f"With {counted_noun_text(count, 'raised layer')} {result.text}:\n{error_text}",
-                "note",
-            )
-        )
-        self._shown_check_errors = error_text
 
 
 def _value_and_interval_texts(target: Target, accuracy: Accuracy | None) -> tuple[str, str]:
@@ -512,19 +200,16 @@ class LatencyModel:
 # -- engines ----------------------------------------------------------------------------------------------------------
 
 
-def has_unexplained_gap(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> bool:
-    """Returns True if an engine has a larger error than rounding and FP16 accumulators explain."""
-    if simulated_accuracy.nonfinite_count:
-        return False
-    gap = engine_sqnr_gap_db(simulated_accuracy, engine_accuracy)
-    return bool(engine_accuracy.nonfinite_count) or gap is not None and gap > ACCUMULATION_GAP_DB
-
-
 def unexplained_gap_text(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> str:
-    """Returns the deviation of an engine from its simulation as text."""
+    """Returns the deviation of an engine from its simulation as text; "" if rounding and FP16 accumulators explain
+    it."""
+    if simulated_accuracy.nonfinite_count:
+        return ""
     if engine_accuracy.nonfinite_count:
         return f"{engine_accuracy.nonfinite_count} NaN or Inf, which the simulation does not have"
     gap = engine_sqnr_gap_db(simulated_accuracy, engine_accuracy)
+    if gap is None or gap <= ACCUMULATION_GAP_DB:
+        return ""
     return f"{add_decibel_unit(decibels_text(gap, mark=''))} worse than simulated, which rounding does not explain"
 
 
@@ -579,8 +264,7 @@ def run_search_job(
     refusal_reason = workspace.choose_held_out_feeds().refusal_reason if holds_out else ""
     if has_other_samples:
         reporter = _mute_measurement_events(reporter)
-    evaluator = SearchEvaluator(workspace, store, reporter, request)
-    job = SearchJob(evaluator, request, targets, shown_workspace.build_target, has_other_samples)
+    job = SearchJob(workspace, store, reporter, request, targets, has_other_samples)
     if refusal_reason and workspace.judged_sample_count >= MIN_SEARCH_SAMPLES + MIN_HELD_OUT_SAMPLES:
         job.remarks.append(f"not checked on held-out samples: {refusal_reason}")
     judges_metric = any(target.kind == "metric" for target in targets)
@@ -593,9 +277,11 @@ def run_search_job(
         result = job.search.result
         if result.best_evaluation is not None:
             if judges_metric and not request.sample:
-                settled_accuracy = yield from evaluator.measure_metric_interval(result.config)
-            held_out = yield from evaluator.measure_held_out_samples(
-                result.config, settled_accuracy or result.best_evaluation.target_result.accuracy, job.targets
+                runs = {"config": result.config}
+                yield from override_urgency(Urgency.SEARCH, add_metric_intervals(workspace, store, reporter, runs))
+                settled_accuracy = store.load_result(workspace, "verdict", result.config, Accuracy)
+            held_out = yield from job.measure_held_out_samples(
+                result.config, settled_accuracy or result.best_evaluation.target_result.accuracy
             )
     except (GeneratorExit, CancelledError):
         reporter.send(job.make_end_event(was_stopped=True))
@@ -643,14 +329,15 @@ def _mute_measurement_events(reporter: JobReporter) -> JobReporter:
 
 
 class SearchJob:
-    """One search, from the first evaluation to the confirmation by an engine.
+    """One search in its workspace, from the first evaluation to the confirmation by an engine.
 
     Args:
         targets: The tolerances, with their baselines.
-        target: The release and the GPU that engines are built for; None if they are unknown.
         has_other_samples: True if the search uses other samples than the session. A search on a single one always does.
 
     Attributes:
+        can_build: True if engines can run here.
+        feed_index: The only feed of the search; None for all feeds, or if the worst sample is not known yet.
         search: The search, with the evaluations so far.
         engines: The engines that this search has built; ``requested_configs`` are those that it has requested. Engines
             from the store count too, so that the steps of a search do not depend on stored results.
@@ -658,27 +345,47 @@ class SearchJob:
         remarks: Texts for the user.
 
     Raises:
-        InputError: An option has no meaning for this network (`trt_tui.core.search.Search` and `SearchSpace`).
+        InputError: An option has no meaning for this network (`trt_tui.core.search.Search` and `SearchSpace`). The
+            selected sample does not exist, or it does not judge the search.
     """
 
     def __init__(
         self,
-        evaluator: SearchEvaluator,
+        workspace: Workspace,
+        store: ResultStore,
+        reporter: JobReporter,
         request: rq.FindMixedPrecisionConfig,
         targets: Sequence[Target],
-        target: BuildTarget | None = None,
         has_other_samples: bool = False,
     ) -> None:
+        self.workspace, self.store, self.reporter, self.request = workspace, store, reporter, request
+        self.network, self.targets = workspace.network, tuple(targets)
+        self._has_other_samples = has_other_samples or bool(request.sample)
+        self.can_build = workspace.builder is not None and can_run_engines(
+            workspace.builder, workspace.build_plan.settings
+        )
+        self.feed_index: int | None = None
+        if request.sample not in ("", "worst"):
+            name = SampleName.from_text(request.sample)
+            assert name is not None, "the text was checked"
+            self.feed_index, _ = workspace.data_sets.judged_samples.find_sample(name)
+            if self.feed_index not in workspace.feeds:
+                raise InputError(
+                    f"sample {name} cannot be searched on",
+                    "it calibrates",
+                    "Name another sample, or calibrate on other data with --calib-data.",
+                )
         if not targets and request.check_command is None:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
-        self.network, self._target = evaluator.workspace.network, target or BuildTarget()
-        self._has_other_samples = has_other_samples or bool(request.sample)
-        self.request, self.targets, self.evaluator = request, tuple(targets), evaluator
+        feeds = workspace.feeds  # those that calibrate are searched at the end, unless nothing is measured then
+        self._searched_feeds = feeds.searched_feeds if len(feeds) == 1 else ()
+        self._max_duration_s = self._max_judging_s = 0.0
+        self._shown_check_errors = ""
+        self._has_named_file_layers = False
         self.engines: dict[PrecisionConfig, EngineResult] = {}
         self.requested_configs: set[PrecisionConfig] = set()
         self._latency_model = LatencyModel()
         self._use_preview = request.use_preview
-        self._max_judging_s = 0.0
         self._before_withdrawal: Search | None = None
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
@@ -697,7 +404,7 @@ class SearchJob:
             request.intermediate_precisions,
             fixed_groups=frozenset(request.fixed_groups),
         )
-        has_latency_budget = request.max_latency is not None and evaluator.can_build
+        has_latency_budget = request.max_latency is not None and self.can_build
         if has_latency_budget and request.max_builds < 2:
             raise InputError(
                 "a latency budget needs engines",
@@ -710,7 +417,7 @@ class SearchJob:
             max_raised=request.max_raised,
             max_latency=request.max_latency,
             estimate_latency=self._latency_model.estimate_latency_ms if has_latency_budget else None,
-            costs=count_macs(evaluator.workspace.outline, search_space.candidates),
+            costs=count_macs(workspace.outline, search_space.candidates),
         )
 
     def run_search_steps(self) -> Steps[None]:
@@ -742,14 +449,17 @@ class SearchJob:
             is_going_on = yield from self._withdraw_ineffective_raises()
             if not is_going_on:
                 yield from self._remove_unused_qdq_of_result()
-                is_going_on = (yield from self._check_exported_file()) or (yield from self._confirm_with_engine())
+                is_going_on = yield from self._check_exported_file()
+            if not is_going_on:
+                is_going_on, remark = yield from self._check_engine_of_result()
+                self.remarks += [remark] * bool(remark)
 
     def _evaluate_proposed_configs(self, step_names: Sequence[str] = ()) -> Steps[None]:
         """Measures the configs that the search proposes. If ``step_names`` are given, only configs of these steps are
         measured."""
         while (trial := self.search.current_trial) is not None and (not step_names or trial.step_name in step_names):
             self._report_progress()
-            yield from self.evaluator.measure_accuracies_in_parallel(
+            yield from self.measure_accuracies_in_parallel(
                 partial(self.search.predict_next_configs, step_names=step_names)
             )
             start_time = time.monotonic()
@@ -758,10 +468,10 @@ class SearchJob:
 
     def _evaluate_config(self, config: PrecisionConfig) -> Steps[TargetResult]:
         """Measures a config. Returns its result against the tolerances and the user's check command."""
-        target_result = self._compare_with_targets((yield from self.evaluator.measure_accuracy(config)))
+        target_result = self._compare_with_targets((yield from self.measure_accuracy(config)))
         if self.request.check_command is None:
             return target_result
-        check_result = yield from self.evaluator.run_check_command(config)
+        check_result = yield from self.run_check_command(config)
         self._check_results[config] = check_result
         check_text = f"{target_result.value_text}, {check_result.text}" if self.targets else check_result.text
         return replace(
@@ -789,9 +499,9 @@ class SearchJob:
         start_time, search = time.monotonic(), self.search
         effort = search.initial_effort = ZeroCostEffort(is_exhausted=search.zero_cost_effort.is_exhausted)
         effort.predicted_s = self._max_judging_s * effort.budget
-        self.evaluator.reporter.send(
+        self.reporter.send(
             ev.LogMessage(
-                self.evaluator.reporter.job,
+                self.reporter.job,
                 "Zero-cost changes and other ranges: at most "
                 f"{counted_noun_text(effort.budget, 'simulated config')}, about {duration_text(effort.predicted_s)}, "
                 "besides the measurement of the changes.",
@@ -820,7 +530,7 @@ class SearchJob:
         new_moves: dict[str, Mapping[MoveKey, Move]] = {}
         for kind in kinds:
             budget.is_exceeded = not spent.has_budget
-            proposals = self.evaluator.propose_zero_cost_moves(start, kind, budget) if spent.has_budget else {}
+            proposals = self.propose_zero_cost_moves(start, kind, budget) if spent.has_budget else {}
             new_moves |= {name: find_added_moves(self.network, start, config) for name, config in proposals.items()}
             effort.is_exhausted |= budget.is_exceeded
             if budget.is_exceeded and not proposals:
@@ -831,8 +541,8 @@ class SearchJob:
         search.restart()
 
     def _measure_alternative_ranges(self) -> Steps[None]:
-        """Measures the sensitivity of each group of the start config, and other ranges for the groups with the largest
-        shares."""
+        """Measures the sensitivity of each group of the start config, and the ranges that other range methods give to
+        the quantized tensors of the groups with the largest shares. Ranges equal to the current one are omitted."""
         search, start = self.search, self.search.search_space.start_config
         yield from self._measure_sensitivities(start)
         search.ranges_order = search.list_influential_groups()
@@ -844,13 +554,39 @@ class SearchJob:
                 for site in group.calibrated_qdq_sites(start.precision_of(group))
             )
         ]
-        if groups:
-            search.ranges = self.evaluator.measure_alternative_ranges(groups, start)
-            search.restart()
+        if not groups:
+            return
+        method_ranges = measure_ranges_by_method(self.workspace, self.reporter, groups, start, in_separate_pass=True)
+        other_ranges: dict[str, dict[str, float]] = {}
+        for group in groups:
+            precision = start.precision_of(group)
+            current = select_ranges_for_type(self.workspace.ranges, QUANTIZED_TYPES[precision])
+            for tensor in dict.fromkeys(site.tensor for site in group.calibrated_qdq_sites(precision)):
+                other_ranges[tensor] = {
+                    method: amax for method, amax in method_ranges[tensor].items() if amax != current.get(tensor)
+                }
+        search.ranges = other_ranges
+        search.restart()
 
     def _measure_sensitivities(self, config: PrecisionConfig) -> Steps[None]:
-        """Measures the sensitivity of each candidate in a config, and ranks the candidates by it."""
-        self.search.sensitivities = yield from self.evaluator.measure_sensitivities(config, self.search.candidates)
+        """Measures the sensitivity of each candidate in a config, and ranks the candidates by it.
+
+        All groups are measured on a few samples, and groups that may matter on more. The groups are in network order,
+        independent of known errors.
+        """
+        sweep = yield from run_group_sweep(
+            self.workspace,
+            self.store,
+            self.reporter,
+            config,
+            "alone",
+            "sensitivity of each layer",
+            lambda *_: Urgency.SEARCH,
+            group_order=self.search.candidates,
+            feed_indices=self.workspace.feeds,
+            reduces_groups=True,
+        )
+        self.search.sensitivities = {name: sensitivity_from_sweep(sweep, name) for name in self.search.candidates}
         self.search.restart()
 
     # -- the exported file ----------------------------------------------------------------------------------------
@@ -868,7 +604,7 @@ class SearchJob:
         self.exported_result = None
         if not self.targets or best is None or not best.passes or simulated_accuracy is None:
             return False
-        exported_run = yield from self.evaluator.execute_exported_file(result.config)
+        exported_run = yield from self.execute_exported_file(result.config)
         accuracy = exported_run.accuracy
         target_outcome = judge_accuracy(self.targets, accuracy) if accuracy is not None else None
         if accuracy is None or target_outcome is None:
@@ -952,7 +688,7 @@ class SearchJob:
         self.qdq_removals.append(removal)
         if not removal.rejection:
             search.search_space = search_space
-            search.costs = count_macs(self.evaluator.workspace.outline, search_space.candidates)
+            search.costs = count_macs(self.workspace.outline, search_space.candidates)
             search.restart()
 
     def _remove_unused_qdq_of_result(self) -> Steps[None]:
@@ -993,12 +729,10 @@ class SearchJob:
             if removal.rejection
             for unused in removal.groups
         }
-        preview = (yield from self.evaluator.preview_config(config)) if self._use_preview else None
+        preview = (yield from self.preview_config(config)) if self._use_preview else None
         if preview is None:
             return None
-        removal = yield from remove_all_unused_qdq(
-            self.network, config, preview, self.evaluator.preview_config, fixed_reasons
-        )
+        removal = yield from remove_all_unused_qdq(self.network, config, preview, self.preview_config, fixed_reasons)
         is_tried = any(removal.config == earlier.config for earlier in self.qdq_removals)
         return removal if removal.groups and not is_tried else None
 
@@ -1028,7 +762,7 @@ class SearchJob:
             return replace(removal, rejection=_MISSES_TOLERANCE)
         configs = (config, removal.config)  # the previews alone decide if the engine of either cannot be built
         new_build_count = len(self.requested_configs.union(configs)) + builds_needed_later
-        if not self.evaluator.can_build or new_build_count > self.request.max_builds:
+        if not self.can_build or new_build_count > self.request.max_builds:
             return removal
         latencies = []
         for engine_config in configs:
@@ -1051,11 +785,17 @@ class SearchJob:
     # -- engines ------------------------------------------------------------------------------------------------
 
     def _build_engine(self, config: PrecisionConfig) -> Steps[EngineResult | TrtTuiError]:
-        """Builds the engine of a config and records its latency. Returns the engine, or the error of the build."""
+        """Builds the engine of a config and records its latency. Returns the engine, or the error of the build.
+
+        A stored engine is not built again. Its simulated accuracy is sent too, unless the search has a single sample.
+        """
         self.requested_configs.add(config)
         self._report_progress(must_send=True)
         try:
-            engine = yield from self.evaluator.build_engine(config)
+            accuracy = yield from self.measure_accuracy(config)
+            if not self.request.sample:
+                self.reporter.send(ev.AccuracyMeasured(self.reporter.job, "config", config, accuracy, True))
+            engine = yield from get_or_build_engine(self.workspace, self.store, self.reporter, config)
         except CancelledError:
             raise
         except TrtTuiError as error:
@@ -1076,9 +816,8 @@ class SearchJob:
         """
         search_space = self.search.search_space
         all_raised = search_space.build_config(search_space.candidates)
-        evaluator = self.evaluator
         yield from build_engines_in_parallel(
-            evaluator.workspace, evaluator.store, evaluator.reporter, (search_space.start_config, all_raised)
+            self.workspace, self.store, self.reporter, (search_space.start_config, all_raised)
         )
         engines = []
         for config in (search_space.start_config, all_raised):
@@ -1116,7 +855,7 @@ class SearchJob:
         candidates = self.search.candidates
         all_raised = self.search.search_space.build_config(candidates)
         is_built = all_raised in self.requested_configs  # built for a latency budget
-        if self.evaluator.can_build and (is_built or self._count_builds_left() >= 2):
+        if self.can_build and (is_built or self._count_builds_left() >= 2):
             engine = yield from self._build_engine(all_raised)
             if isinstance(engine, TrtTuiError):
                 self.remarks.append(f"the engine of all raised could not be built: {engine.title}")
@@ -1149,7 +888,7 @@ class SearchJob:
             or not result.best_evaluation.raised_groups
         ):
             return False
-        preview = yield from self.evaluator.preview_engine(result.config)
+        preview = yield from self.preview_engine(result.config)
         idle_groups = [
             name
             for name in result.best_evaluation.raised_groups
@@ -1180,12 +919,6 @@ class SearchJob:
         )
         return True
 
-    def _confirm_with_engine(self) -> Steps[bool]:
-        """Builds the engine of the result, and adds a remark about the engine. Returns True if the search continues."""
-        is_going_on, remark = yield from self._check_engine_of_result()
-        self.remarks += [remark] * bool(remark)
-        return is_going_on
-
     def _check_engine_of_result(self) -> Steps[tuple[bool, str]]:
         """Builds the engine of the result. Returns True if the search continues, and a remark for the user.
 
@@ -1204,7 +937,7 @@ class SearchJob:
             and best.estimated_latency is not None
             and best.estimated_latency <= budget
         )
-        if best is None or not self.evaluator.can_build or not (self.targets and best.passes or is_timed):
+        if best is None or not self.can_build or not (self.targets and best.passes or is_timed):
             return False, ""
         is_known = is_timed and drop_ranges_and_measured_moves(result.config) in self._latency_model.measured
         if result.config not in self.requested_configs and self._count_builds_left() <= 0:
@@ -1243,9 +976,9 @@ class SearchJob:
         simulated_accuracy = best.target_result.accuracy
         if self.confirmed or not result.is_met or simulated_accuracy is None:
             return False, ""
-        if has_unexplained_gap(simulated_accuracy, engine.accuracy):
+        if gap_text := unexplained_gap_text(simulated_accuracy, engine.accuracy):
             return False, (
-                f"its engine: {unexplained_gap_text(simulated_accuracy, engine.accuracy)}; errors inside the engine "
+                f"its engine: {gap_text}; errors inside the engine "
                 "show the fused layer where it begins, and a fusion barrier there may help"
             )
         gaps = self._find_score_gaps(simulated_accuracy, engine.accuracy)
@@ -1279,6 +1012,228 @@ class SearchJob:
         values = f" ({value_texts})" if value_texts else ""
         return f"{text}: that engine, which does not have the config of the result, {result_text} it{values}"
 
+    # -- accuracies -----------------------------------------------------------------------------------------------
+
+    def measure_accuracy(self, config: PrecisionConfig) -> Steps[Accuracy]:
+        """Returns the accuracy of a config on all samples of the search, or on the batch of the selected sample."""
+        workspace = self.workspace
+        if not self.request.sample:
+            return (yield from self._measure_accuracy_on_all_samples(config))
+        if self.feed_index is None:
+            full_accuracy = yield from self._measure_accuracy_on_all_samples(self.request.config)
+            worst, feeds = full_accuracy.worst_sample_errors, workspace.feeds
+            name = worst.worst_sample if worst is not None else None
+            worst_feed = workspace.data_sets.judged_samples.find_sample(name)[0] if name is not None else feeds[0]
+            self.feed_index = worst_feed if worst_feed in feeds else feeds[0]
+            self._searched_feeds = () if worst_feed in feeds else (worst_feed,)
+        return (
+            yield from override_urgency(
+                Urgency.SEARCH,
+                run_to_last_value(
+                    workspace.analysis.measure_accuracy(
+                        config, workspace.ranges, JudgedFeeds.from_indices([self.feed_index], self._searched_feeds)
+                    )
+                ),
+            )
+        )
+
+    def _measure_accuracy_on_all_samples(self, config: PrecisionConfig) -> Steps[Accuracy]:
+        start_time = time.monotonic()
+        accuracy = yield from measure_final_accuracy(self.workspace, self.store, self.reporter, config, Urgency.SEARCH)
+        self._max_duration_s = max(self._max_duration_s, time.monotonic() - start_time)
+        return accuracy
+
+    def measure_accuracies_in_parallel(self, choose_configs: Callable[[int], Sequence[PrecisionConfig]]) -> Steps[None]:
+        """Measures the requested config. If there are workers, they measure configs that may be requested next at the
+        same time.
+
+        Nothing is measured in advance if one measurement takes less than `MIN_PARALLEL_S`, since a request to a worker
+        takes longer.
+
+        Args:
+            choose_configs: A function that returns up to a number of configs, the requested config first.
+        """
+        worker_pool = self.workspace.worker_pool
+        if (
+            worker_pool is None
+            or worker_pool.failure_reason
+            or self.request.sample
+            or self._max_duration_s < MIN_PARALLEL_S
+        ):
+            return
+        worker_count = worker_pool.count_workers()
+        if (
+            worker_count > 1
+            and self.store.load_result(self.workspace, "verdict", choose_configs(1)[0], Accuracy) is None
+        ):
+            yield from measure_accuracies_in_parallel(
+                self.workspace, self.store, self.reporter, choose_configs(worker_count), Urgency.SEARCH
+            )
+
+    def measure_held_out_samples(
+        self, config: PrecisionConfig, accuracy: Accuracy | None
+    ) -> Steps[HeldOutResult | None]:
+        """Returns the accuracy of a result on samples that the search has not used; None if there are too few.
+
+        Samples that calibrate the start of the search judge a result without measured ranges.
+
+        Args:
+            accuracy: The accuracy on the samples of the search.
+        """
+        workspace, analysis = self.workspace, self.workspace.analysis
+        others = (
+            workspace.held_out_feeds
+            if self.feed_index is None
+            else [index for index in workspace.feeds if index != self.feed_index]
+        )
+        calibrating, is_calibrated = workspace.feeds.searched_feeds, workspace.is_calibrated_on_data(config)
+        feed_indices = JudgedFeeds.from_indices(
+            sorted((*others, *(() if is_calibrated else calibrating))),
+            calibrating if is_calibrated and self.feed_index is not None else (),
+        )
+        if not feed_indices or not self.targets:
+            return None
+        held_out_targets = self.targets
+        if any(target.kind == "metric" for target in self.targets):
+            for index in feed_indices:
+                analysis.get_reference_outputs(index)
+                yield Urgency.SEARCH
+            base = analysis.measure_reference_metric(feed_indices)
+            held_out_targets = tuple(target.with_base_values(base, covers_all_samples=False) for target in self.targets)
+        partials = analysis.measure_accuracy(config, workspace.ranges, feed_indices, with_metric_interval=True)
+        held_out_accuracy = yield from self.reporter.run_steps(
+            run_to_last_value(partials, "held-out samples"), Urgency.SEARCH
+        )
+        selection_count = (
+            workspace.judged_sample_count
+            if self.feed_index is None
+            else workspace.data_sets.judged_samples.count_samples_of_feed(self.feed_index)
+        )
+        values = tuple(
+            HeldOutValue(
+                held_out_target.text,
+                *_value_and_interval_texts(target, accuracy),
+                *_value_and_interval_texts(held_out_target, held_out_accuracy),
+            )
+            for target, held_out_target in zip(self.targets, held_out_targets, strict=True)
+        )
+        return HeldOutResult(
+            check_targets(held_out_targets, held_out_accuracy), held_out_accuracy.samples, selection_count, values
+        )
+
+    # -- groups, changes and ranges -------------------------------------------------------------------------------
+
+    def propose_zero_cost_moves(
+        self, config: PrecisionConfig, kind: ZeroCostKind, budget: TrialBudget
+    ) -> dict[str, PrecisionConfig]:
+        """Returns the configs with further zero-cost moves of a kind, by the label of the moves.
+
+        Args:
+            budget: The budget of the configs that are simulated to measure the moves.
+        """
+        workspace, leaves_file = self.workspace, False
+        if workspace.network.source_model is not None:
+            try:
+                ensure_ranges(
+                    workspace,
+                    self.store,
+                    self.reporter,
+                    [replace_file_precision_of_groups(config, workspace.network.groups)],
+                )
+                leaves_file = True
+            except InputError as error:
+                if not self._has_named_file_layers:
+                    self.reporter.send(
+                        ev.LogMessage(
+                            self.reporter.job,
+                            f"Zero-cost changes are not tried on layers in file precision: {error.title}.",
+                            "warning",
+                        )
+                    )
+                self._has_named_file_layers = True
+        proposals = propose_zero_cost_moves(
+            workspace,
+            self.store,
+            self.reporter,
+            workspace.network.groups,
+            config,
+            [kind],
+            reason=f"search:{self.request.method}",
+            may_replace_file_precision=leaves_file,
+            in_separate_pass=True,
+            budget=budget,
+        )
+        return {proposal.label: proposal.config for proposal in proposals}
+
+    # -- engines and files ----------------------------------------------------------------------------------------
+
+    def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
+        """Executes the exported file of a config on the samples of the search. Returns the result."""
+        feed_indices = None if self.feed_index is None else [self.feed_index]
+        exported_run = yield from execute_exported_file(
+            self.workspace, self.store, self.reporter, config, Urgency.SEARCH, feed_indices
+        )
+        if feed_indices is None:
+            self.reporter.send(ev.ExportedFileExecuted(self.reporter.job, config, exported_run))
+        return exported_run
+
+    def preview_config(self, config: PrecisionConfig) -> Steps[Preview | None]:
+        """Returns the preview of a config; None if no preview is possible here. Weakly typed releases have none."""
+        if not is_tensorrt_rtx_installed() or preview_mismatch_reason(self.workspace):
+            return None
+        preview = yield from self._make_preview_client().preview_config(config)
+        return preview if preview.refusal is None else None
+
+    def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
+        """Returns the preview of a config with the effects of its moves; None if no preview is possible here."""
+        preview = yield from self.preview_config(config)
+        if preview is None or preview.ineffective_groups is not None:
+            return preview
+        return (yield from self._make_preview_client().add_move_effects(config, preview))
+
+    def _make_preview_client(self) -> PreviewClient:
+        return PreviewClient(self.workspace, self.store, self.reporter, self.workspace.ranges)
+
+    def run_check_command(self, config: PrecisionConfig) -> Steps[CheckResult]:
+        """Runs the check command on a config, once while the network is open.
+
+        The result is not stored on disk, since files that the command reads may change.
+        """
+        workspace, command = self.workspace, self.request.check_command or ""
+        key = self.store.make_result_key(workspace, "check", config, command)
+        result = workspace.check_results.get(key)
+        if result is None:
+            arrays_by_tensor: dict[str, list[np.ndarray]] = {}
+            for outputs in workspace.analysis.execute_config(config, workspace.ranges, workspace.feeds):
+                for tensor, array in outputs.items():
+                    arrays_by_tensor.setdefault(tensor, []).append(array)
+                yield Urgency.SEARCH
+            joined = {tensor: join_batches(tensor, arrays) for tensor, arrays in arrays_by_tensor.items()}
+            with create_scratch_folder() as scratch_folder:
+                (folder := scratch_folder / "check").mkdir()
+                write_check_files(
+                    folder, workspace.network, config, workspace.calibration or Calibration(), workspace.ranges, joined
+                )
+                result = yield from run_check_command(command, folder, self.reporter.wake)
+                self._show_check_errors(config, result, shown_error_text(folder))
+            workspace.check_results[key] = result
+        yield Urgency.SEARCH
+        return result
+
+    def _show_check_errors(self, config: PrecisionConfig, result: CheckResult, error_text: str) -> None:
+        """Sends the stderr of a failed check or an uncertain pass, unless the last such check had the same text."""
+        if not result.failure_reason + result.doubt_reason or error_text in ("", self._shown_check_errors):
+            return
+        count = len(config.find_raised_groups(self.workspace.network))
+        self.reporter.send(
+            ev.LogMessage(
+                self.reporter.job,
+                f"With {counted_noun_text(count, 'raised layer')} {result.text}:\n{error_text}",
+                "note",
+            )
+        )
+        self._shown_check_errors = error_text
+
     # -- progress -----------------------------------------------------------------------------------------------
 
     def _report_progress(self, must_send: bool = False) -> None:
@@ -1287,7 +1242,7 @@ class SearchJob:
         Args:
             must_send: True to send it in any case, because the next step may crash the background process.
         """
-        reporter, search, trial = self.evaluator.reporter, self.search, self.search.current_trial or Trial()
+        reporter, search, trial = self.reporter, self.search, self.search.current_trial or Trial()
         if must_send or reporter.is_report_due("search"):
             reporter.send(
                 ev.SearchProgress(
@@ -1360,7 +1315,7 @@ class SearchJob:
             summary = f"{'; '.join(checks)}; simulated on the samples of the search, {result.summary}"
             result = replace(result, is_met=is_met, summary=summary)
         return ev.SearchEnded(
-            self.evaluator.reporter.job,
+            self.reporter.job,
             result,
             search.method_text,
             tuple(search.evaluations),
@@ -1372,7 +1327,9 @@ class SearchJob:
                 *self.remarks,
                 *(
                     match.warning_text(self.network)
-                    for match in match_known_defects(self.network, self._target, result.config.precision_of)
+                    for match in match_known_defects(
+                        self.network, self.workspace.build_target, result.config.precision_of
+                    )
                     if match.is_certain and match.defect.is_in_exports
                 ),
             ),

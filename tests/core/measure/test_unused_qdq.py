@@ -45,7 +45,7 @@ from trt_tui.jobs import comparison
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.check_command import CheckResult
-from trt_tui.jobs.search_job import SearchEvaluator
+from trt_tui.jobs.search_job import SearchJob
 from trt_tui.options import Options
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
@@ -391,8 +391,8 @@ def standin_previews(monkeypatch, recorded):
 
         monkeypatch.setattr(comparison, "PreviewClient", Client)
         monkeypatch.setattr(comparison, "is_tensorrt_rtx_installed", lambda: True)
-        monkeypatch.setattr(SearchEvaluator, "preview_config", preview_config)
-        monkeypatch.setattr(SearchEvaluator, "preview_engine", preview_config)
+        monkeypatch.setattr(SearchJob, "preview_config", preview_config)
+        monkeypatch.setattr(SearchJob, "preview_engine", preview_config)
         return asked
 
     return use
@@ -528,7 +528,7 @@ def test_a_removal_that_a_check_rejects_is_not_made(worker, standin_previews, re
         return CheckResult("rejected" if config == changed else "")
         yield
 
-    monkeypatch.setattr(SearchEvaluator, "run_check_command", check)
+    monkeypatch.setattr(SearchJob, "run_check_command", check)
     ended = found(opened_worker.answer(goal_of(opened_worker, -0.5, check_command="judge")))
     assert ended.result.config == ALL_INT8 and ended.result.is_met and len(ended.qdq_removals) == 1
     (removal,) = ended.qdq_removals
@@ -549,7 +549,7 @@ def test_a_removal_that_makes_the_error_larger_is_not_made(worker, standin_previ
     changed = recorded("odd")[2]
     opened_worker = worker("odd")
     goal = goal_of(opened_worker, -0.5)
-    measure = SearchEvaluator.measure_accuracy
+    measure = SearchJob.measure_accuracy
 
     def worse_without(self, config):
         accuracy = yield from measure(self, config)
@@ -561,7 +561,7 @@ def test_a_removal_that_makes_the_error_larger_is_not_made(worker, standin_previ
         }
         return replace(accuracy, outputs=outputs)
 
-    monkeypatch.setattr(SearchEvaluator, "measure_accuracy", worse_without)
+    monkeypatch.setattr(SearchJob, "measure_accuracy", worse_without)
     ended = found(opened_worker.answer(goal))
     assert ended.result.config == ALL_INT8 and ended.result.is_met
     removal = ended.qdq_removals[0]
