@@ -41,6 +41,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import decibels_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.session.jobs import Job
 from trt_tui.tui import main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import presenter
@@ -289,7 +290,9 @@ async def test_rows_are_sorted_after_a_change_and_after_the_last_value_and_the_c
         line = next(line for line in order if isinstance(line.row, GroupRow) and line.row.group.name == best)
         share = replace(results.shares[best], fraction=9.0)
         total = len(listing.tree_model.rows_by_group)
-        with mock.patch.object(session.pending_requests, "values", lambda: [rq.MeasureWhatIf(session.config)]):
+        with mock.patch.object(
+            session.pending_requests, "values", lambda: [Job(0, rq.MeasureWhatIf(session.config), "")]
+        ):
             for done in (total - 1, total):
                 session.apply_event(ev.ErrorSharesMeasured(0, "config", session.config, {best: share}, done, total))
                 main.draw_all()
@@ -538,7 +541,7 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
         app.post_session_event(ev.JobProgress(job, "building", 0, 0))
         await settle(pilot)
         await press(pilot, "escape", "escape")
-        app.session.pending_requests.find_job(job).phase_start_time -= 34
+        app.session.pending_requests.get(job).phase_start_time -= 34
         await pilot.pause(0.05)
         assert re.search("build of c0, 3[4-9] s", status(main))
         assert app.session.child.stops == 0 and app.session.is_building, "escape never stops a job"

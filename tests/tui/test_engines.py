@@ -343,7 +343,7 @@ def test_while_a_build_goes_on(start):
     session.request_build()
     assert not next_step_hint(session, found(session)).text
     number = max(session.pending_requests)
-    job = session.pending_requests.find_job(number)
+    job = session.pending_requests.get(number)
     session.apply_event(ev.JobProgress(number, "building", 0, 0))
     for seconds, shown in ((0.4, "build of c0"), (5.4, "build of c0, 5 s"), (34.2, "build of c0, 34 s")):
         job.phase_start_time = time.monotonic() - seconds
@@ -397,11 +397,14 @@ def test_rows_are_coloured_by_errors_inside_the_engine_and_the_first_that_parts_
     known.group_errors = {name: GroupErrors(Precision.INT8, ErrorMetrics(sqnr_db=40.0)) for name in (SCORES, QKV)}
     known.has_all_group_errors = True
     session.apply_event(
-        ev.EngineErrorsMeasured(
+        ev.EngineBuilt(
             0,
             session.config,
-            EngineErrors(
-                "unfused", {SCORES: ErrorMetrics(sqnr_db=12.0), QKV: ErrorMetrics(sqnr_db=39.0)}, (WEIGHTS,), 4
+            replace(
+                known.engine_result,
+                engine_errors=EngineErrors(
+                    "unfused", {SCORES: ErrorMetrics(sqnr_db=12.0), QKV: ErrorMetrics(sqnr_db=39.0)}, (WEIGHTS,), 4
+                ),
             ),
         )
     )
@@ -521,7 +524,7 @@ def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) ->
     assert sum("pip install 'trt-tui[rtx]'" in part for _, part in explanation.texts) == 1
     session.requests_previews = True
     session.request_preview()
-    assert not any(isinstance(request, rq.PreviewEngine) for request in session.pending_requests.values())
+    assert not session.pending_requests.has_request(rq.PreviewEngine)
 
 
 def test_a_refused_config_has_one_line_in_the_pane_and_the_message_in_its_explanation(start) -> None:

@@ -69,7 +69,9 @@ def finds(main, outcome="") -> bool:
 def job(main) -> int:
     """The number of the search."""
     return next(
-        number for number, one in main.session.pending_requests.items() if isinstance(one, rq.FindMixedPrecisionConfig)
+        number
+        for number, one in main.session.pending_requests.items()
+        if isinstance(one.request, rq.FindMixedPrecisionConfig)
     )
 
 
@@ -210,7 +212,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         assert main.session.is_searching and finding.progress.done == 5
         assert said in status(main) and hint_of(main).actions == ("find",)
         for phase, text in ((finding.progress.pass_name, ""), ("held-out samples", " 3/8")):
-            job = main.session.pending_requests.find_job(finding.progress.job)
+            job = main.session.pending_requests.get(finding.progress.job)
             job.update_progress(ev.JobProgress(job.number, phase, 3 * bool(text), 8 * bool(text)))
             assert job_texts(main.session, job)[0].startswith(f"{phase}{text}: ") and phase
         await press(pilot, "a")

@@ -16,7 +16,6 @@ from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.results import (
     Accuracy,
-    ConfigResults,
     ErrorMetrics,
     ErrorShare,
     GroupErrors,
@@ -900,7 +899,7 @@ def test_raising_to_nan_meets_no_target(session):
     broken, fine = Accuracy({"y": OutputErrors(ErrorMetrics(nan=1))}), Accuracy({"y": OutputErrors(ErrorMetrics(25.0))})
     exact = Accuracy({"y": OutputErrors(ErrorMetrics(cosine=1.0, exact=True))})
     for raised, rows in (((broken, broken), None), ((broken, fine), 2), ((broken, exact), 2)):
-        assert count_rows_to_raise_for_target(session, ConfigResults(cumulative=raised)) == rows
+        assert count_rows_to_raise_for_target(session, raised) == rows
 
 
 def test_a_legend_has_whole_entries_of_the_signs_on_the_screen_at_every_width():

@@ -467,7 +467,7 @@ def _send_cumulative_raise_accuracies(
             run_to_last_value(partials, "raising the worst layers one by one"), Urgency.BACKGROUND
         )
         store.save_result(workspace, "raised", config, accuracies)
-    reporter.send(ev.CumulativeRaiseMeasured(reporter.job, config, accuracies))
+    reporter.send(ev.ValueMeasured(reporter.job, ev.RAISED_ACCURACIES, config, accuracies))
 
 
 FP32_RUN = "fp32"
@@ -597,11 +597,7 @@ def _send_accuracy_with_errors(
         if not is_refined and (partial.is_final_result or partial.done_count == 1):
             reporter.send(ev.AccuracyMeasured(reporter.job, name, config, partial.value, partial.is_final_result))
         if not is_refined and partial.is_final_result:
-            reporter.send(
-                ev.GroupErrorsMeasured(
-                    reporter.job, name, config, source.group_errors, workspace.count_samples(source.error_feeds), True
-                )
-            )
+            reporter.send(ev.GroupErrorsMeasured(reporter.job, name, config, source.group_errors, True))
         yield partial
 
 
@@ -695,7 +691,7 @@ def send_group_errors(
         known_sums: The sums of the accumulated errors of runs whose isolated errors alone are measured, by run.
     """
     feed_indices = workspace.find_group_error_feeds(*runs.values())
-    sample_count, range_feeds = workspace.count_samples(feed_indices), workspace.feeds.all_feeds
+    range_feeds = workspace.feeds.all_feeds
     configs: dict[str, PrecisionConfig] = {}
     for name, config in runs.items():
         cached = load_group_errors(workspace, store, config, feed_indices)
@@ -703,7 +699,7 @@ def send_group_errors(
         if accuracy is not None and find_simulation_failure_reason(accuracy):
             continue  # a failed run has no values at the groups
         if cached is not None:
-            reporter.send(ev.GroupErrorsMeasured(reporter.job, name, config, cached, sample_count, True))
+            reporter.send(ev.GroupErrorsMeasured(reporter.job, name, config, cached, True))
         else:
             configs[name] = config
     if not configs:
@@ -743,10 +739,7 @@ def send_group_errors(
             if final:
                 store.save_result(workspace, "layers", configs[name], partial.value[name], feed_indices)
             if final or feed == 0 or reporter.is_report_due(f"layers {name}"):
-                samples = workspace.count_samples(feed_indices[: feed + 1])
-                reporter.send(
-                    ev.GroupErrorsMeasured(reporter.job, name, configs[name], partial.value[name], samples, final)
-                )
+                reporter.send(ev.GroupErrorsMeasured(reporter.job, name, configs[name], partial.value[name], final))
             reporter.send_progress(
                 f"per-layer errors{executor.location_text}", done_before + partial.done_count, total_count
             )

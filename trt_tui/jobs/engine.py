@@ -712,7 +712,7 @@ def send_engine_errors(
         return
     source = MARKED if use_marked_engine else UNFUSED
     if result.engine_errors is not None and result.engine_errors.source == source:
-        reporter.send(ev.EngineErrorsMeasured(reporter.job, config, result.engine_errors))
+        reporter.send(ev.EngineBuilt(reporter.job, config, result))
         return
     try:
         errors = yield from (_measure_marked_engine_errors if use_marked_engine else _measure_debug_tensor_errors)(
@@ -724,7 +724,7 @@ def send_engine_errors(
         errors = EngineErrors(source, missing_reason=": ".join(filter(None, (error.title, error.cause))))
     else:
         store.save_engine_result(workspace, config, replace(result, engine_errors=errors))
-    reporter.send(ev.EngineErrorsMeasured(reporter.job, config, errors))
+    reporter.send(ev.EngineBuilt(reporter.job, config, replace(result, engine_errors=errors)))
 
 
 def _measure_debug_tensor_errors(builder: EngineBuilder, config: PrecisionConfig) -> Steps[EngineErrors]:

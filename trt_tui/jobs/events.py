@@ -20,7 +20,6 @@ from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.results import (
     MAX_RECENT_RESULTS,
     Accuracy,
-    EngineErrors,
     EngineResult,
     ErrorShare,
     ExportedResult,
@@ -237,7 +236,7 @@ class AccuracyMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class GroupErrorsMeasured(ResultEvent):
-    """The event with the errors at the groups of a run, by group name. They cover the samples measured so far.
+    """The event with the errors at the groups of a run, by group name, on the samples measured so far.
 
     Attributes:
         final: True if the errors cover all samples.
@@ -246,7 +245,6 @@ class GroupErrorsMeasured(ResultEvent):
     run: str
     config: PrecisionConfig
     groups: Mapping[str, GroupErrors]
-    samples: int
     final: bool
 
 
@@ -265,12 +263,8 @@ class ErrorSharesMeasured(ResultEvent):
     total: int
 
 
-@dataclass(frozen=True)
-class CumulativeRaiseMeasured(ResultEvent):
-    """The event with the accuracies of a config after the worst 1, 2, ... groups are raised to FP32."""
-
-    config: PrecisionConfig
-    accuracies: tuple[Accuracy, ...]
+RAISED_ACCURACIES = ResultKind[PrecisionConfig, tuple[Accuracy, ...]]("accuracies when raised", MAX_RECENT_RESULTS)
+"""The accuracies of a config after the worst 1, 2, ... groups are raised to FP32."""
 
 
 ZERO_COST_KEY = "9"
@@ -375,16 +369,11 @@ METHOD_COMPARISON = ResultKind[None, RangeMethodComparison]("range methods")
 
 
 @dataclass(frozen=True)
-class EngineErrorsMeasured(ResultEvent):
-    """The event with the errors inside the engine of a config. If there are none, it contains the reason."""
-
-    config: PrecisionConfig
-    errors: EngineErrors
-
-
-@dataclass(frozen=True)
 class EngineBuilt(Event):
-    """The event with the engine of a config. If there is no engine, it contains the reason."""
+    """The event with the engine of a config. If there is no engine, it contains the reason.
+
+    It is sent again with the errors inside the engine.
+    """
 
     config: PrecisionConfig
     result: EngineResult

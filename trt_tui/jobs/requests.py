@@ -382,7 +382,7 @@ class BuildEngine(Request):
     `FP32_ENGINE` and `EngineBuilt`.
 
     Attributes:
-        with_marked_engine: True to measure errors at the groups of a marked engine too, which `EngineErrorsMeasured`
+        with_marked_engine: True to measure errors at the groups of a marked engine too, which a second `EngineBuilt`
             answers. A release with debug tensors answers with this event without such a request.
         later_configs: The configs of the next requests. Workers build all of them in parallel.
     """

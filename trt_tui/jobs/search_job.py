@@ -227,7 +227,6 @@ _SAMPLE_BOUND_EVENTS = (
     ev.EngineBuilt,
     ev.GroupErrorsMeasured,
     ev.ReferenceMetricMeasured,
-    ev.EngineErrorsMeasured,
     ev.ExportedFileExecuted,
 )
 """The events whose values depend on the samples that they were measured on."""

@@ -84,8 +84,8 @@ class Job:
         return time.monotonic() - (self.phase_start_time if self.begin_time is not None else self.sent_time)
 
 
-class PendingRequests(dict[int, rq.Request]):
-    """The requests without a final answer from the background process, by job number.
+class PendingRequests(dict[int, Job]):
+    """The requests without a final answer from the background process, with their jobs, by job number.
 
     Attributes:
         jobs: The last jobs in the order of their requests, including the pending jobs.
@@ -94,35 +94,26 @@ class PendingRequests(dict[int, rq.Request]):
     def __init__(self) -> None:
         super().__init__()
         self.jobs: deque[Job] = deque(maxlen=MAX_JOBS)
-        self._pending_jobs: dict[int, Job] = {}
 
     def add_request(self, job_number: int, request: rq.Request, title: str) -> None:
         """Adds a request as pending, with the title of its job."""
-        self[job_number], self._pending_jobs[job_number] = request, Job(job_number, request, title)
-        self.jobs.append(self._pending_jobs[job_number])
-
-    def find_job(self, job_number: int) -> Job | None:
-        return self._pending_jobs.get(job_number)
-
-    def update_progress(self, progress: ev.JobProgress) -> None:
-        if (job := self._pending_jobs.get(progress.job)) is not None:
-            job.update_progress(progress)
+        self[job_number] = Job(job_number, request, title)
+        self.jobs.append(self[job_number])
 
     def end_request(self, job_number: int, outcome: str) -> Job | None:
         """Removes a request that has ended. Returns its job, or None if the request was not pending."""
-        self.pop(job_number, None)
-        if (job := self._pending_jobs.pop(job_number, None)) is not None:
+        if (job := self.pop(job_number, None)) is not None:
             job.outcome, job.end_time, job.progress = outcome, time.monotonic(), None
         return job
 
     def mark_jobs_stopped(self, job_numbers: Iterable[int]) -> None:
         """Marks jobs as stopped. Of the later events of these jobs, only the events that end them are applied."""
         for number in self.keys() & set(job_numbers):
-            self._pending_jobs[number].is_stopping = True
+            self[number].is_stopping = True
 
     def is_job_stopping(self, job_number: int) -> bool:
         """Returns True if a job was stopped and has not ended yet."""
-        return job_number in self and self._pending_jobs[job_number].is_stopping
+        return job_number in self and self[job_number].is_stopping
 
     def accepts_event(self, event: ev.Event) -> bool:
         """Returns True if an event is applied. Of a stopped job, only the events that end the job are applied."""
@@ -136,15 +127,15 @@ class PendingRequests(dict[int, rq.Request]):
 
         Jobs that the user requested come first. Of each kind, the job that reported a new phase last comes first.
         """
-        begun_jobs = [job for job in self._pending_jobs.values() if job.begin_time is not None]
+        begun_jobs = [job for job in self.values() if job.begin_time is not None]
         return sorted(begun_jobs, key=lambda job: (job.is_automatic, -job.phase_start_time))
 
     @property
     def waiting_jobs(self) -> list[Job]:
-        return [job for job in self._pending_jobs.values() if job.begin_time is None]
+        return [job for job in self.values() if job.begin_time is None]
 
     def list_job_numbers(self, request_type: type[rq.Request]) -> list[int]:
-        return [number for number, request in self.items() if isinstance(request, request_type)]
+        return [number for number, job in self.items() if isinstance(job.request, request_type)]
 
     def has_request(self, *kinds: type[rq.Request]) -> bool:
-        return any(isinstance(request, kinds) for request in self.values())
+        return any(isinstance(job.request, kinds) for job in self.values())

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
 
@@ -120,10 +119,6 @@ class SessionResults(dict[PrecisionConfig, ConfigResults]):
         measured.has_all_shares = event.done == event.total
 
     @store_event_results.register
-    def _store_cumulative_raise(self, event: ev.CumulativeRaiseMeasured) -> None:
-        self.get_or_create_results(event.config).cumulative = event.accuracies
-
-    @store_event_results.register
     def _store_measured_value(self, event: ev.ValueMeasured) -> None:
         self.store_value(event.kind, event.key, event.value)
         for config, accuracy in event.accuracies.items():
@@ -173,12 +168,6 @@ class SessionResults(dict[PrecisionConfig, ConfigResults]):
         if stage.run.config is None or stage.run.unavailable_reason:
             return stage.result
         return self.get_results_or_empty(stage.run.config).runs.get(stage.run.kind)
-
-    @store_event_results.register
-    def _store_engine_errors(self, event: ev.EngineErrorsMeasured) -> None:
-        measured = self.get_or_create_results(event.config)
-        if measured.engine_result is not None:
-            measured.runs[RunKind.BUILT_ENGINE] = replace(measured.engine_result, engine_errors=event.errors)
 
     @store_event_results.register
     def _store_preview(self, event: ev.EnginePreviewed) -> None:

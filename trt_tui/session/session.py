@@ -198,10 +198,10 @@ class Session(SessionState):
         """Stops the jobs whose list or chart is closed, and the previews of configs other than the current one."""
         if jobs := [
             number
-            for number, request in self.pending_requests.items()
-            if request.job_kind.ends_with_list
-            or isinstance(request, rq.PreviewEngine)
-            and request.config != self.config
+            for number, job in self.pending_requests.items()
+            if job.request.job_kind.ends_with_list
+            or isinstance(job.request, rq.PreviewEngine)
+            and job.request.config != self.config
         ]:
             self.stop_jobs(jobs, is_urgent=False)
 
@@ -487,16 +487,16 @@ class Session(SessionState):
 
     @_apply.register
     def _apply_search_progress(self, event: ev.SearchProgress) -> None:
-        request = self.pending_requests.get(event.job)
-        if self.search_status is None or not isinstance(request, rq.FindMixedPrecisionConfig):
+        job = self.pending_requests.get(event.job)
+        if self.search_status is None or job is None or not isinstance(job.request, rq.FindMixedPrecisionConfig):
             return
         self.search_status.progress = event
-        self.pending_requests.update_progress(ev.JobProgress(event.job, event.pass_name, event.done, 0))
+        job.update_progress(ev.JobProgress(event.job, event.pass_name, event.done, 0))
 
     @_apply.register
     def _apply_search_result(self, event: ev.SearchEnded) -> None:
-        search_status, result = self.search_status, event.result
-        if search_status is None or self.pending_requests.get(event.job) is not search_status.request:
+        search_status, result, job = self.search_status, event.result, self.pending_requests.get(event.job)
+        if search_status is None or job is None or job.request is not search_status.request:
             return
         search_status.end_event = event
         self.log.extend((result.summary, *event.remarks))
@@ -532,11 +532,12 @@ class Session(SessionState):
 
     @_apply.register
     def _apply_job_progress(self, event: ev.JobProgress) -> None:
-        self.pending_requests.update_progress(event)
+        if (job := self.pending_requests.get(event.job)) is not None:
+            job.update_progress(event)
 
     @_apply.register
     def _apply_job_start(self, event: ev.JobStarted) -> None:
-        if (job := self.pending_requests.find_job(event.job)) is not None:
+        if (job := self.pending_requests.get(event.job)) is not None:
             job.mark_begun()
 
     @_apply.register
@@ -627,10 +628,7 @@ class Session(SessionState):
     def _send_request_once(self, request: rq.Request) -> None:
         """Sends a request, unless an equal request is pending. A pending request that is being stopped does not
         count."""
-        if not any(
-            pending == request and not self.pending_requests.is_job_stopping(number)
-            for number, pending in self.pending_requests.items()
-        ):
+        if not any(job.request == request and not job.is_stopping for job in self.pending_requests.values()):
             self.send_request(request)
 
     # -- measurements ---------------------------------------------------------------------------------------------

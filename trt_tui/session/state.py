@@ -264,8 +264,8 @@ class SessionState:
     @property
     def is_busy(self) -> bool:
         """True if the session has pending requests. In the app, previews and toggles do not count."""
-        requests = self.pending_requests.values()
-        return any(request.job_kind.is_waited_for or not self.automatic for request in requests)
+        jobs = self.pending_requests.values()
+        return any(job.request.job_kind.is_waited_for or not self.automatic for job in jobs)
 
     @property
     def is_building(self) -> bool:

@@ -671,7 +671,6 @@ class ConfigResults:
         group_errors: Errors by group name. ``has_all_group_errors`` is True once they cover all samples.
         shares: Error shares by group name, as far as they are measured. ``has_all_shares`` is True once they are
             final.
-        cumulative: The accuracy with the worst 1, 2, ... groups raised to FP32.
         preview: The preview of the config; None if it was not requested.
     """
 
@@ -680,7 +679,6 @@ class ConfigResults:
     shares: dict[str, ErrorShare] = field(default_factory=dict)
     has_all_group_errors: bool = False
     has_all_shares: bool = False
-    cumulative: tuple[Accuracy, ...] = ()
     preview: Preview | None = None
 
     def get_accuracy(self, kind: RunKind) -> Accuracy | None:

@@ -92,7 +92,7 @@ def config_meets_target_simulated(session: Session, config: PrecisionConfig) -> 
 
 def is_measuring_current_config(session: Session) -> bool:
     """Returns True while a running or waiting job changes the values of the current config."""
-    return any(request.job_kind.measures_current_config for request in session.pending_requests.values())
+    return any(job.request.job_kind.measures_current_config for job in session.pending_requests.values())
 
 
 def is_measuring_shares(session: Session) -> bool:
@@ -104,8 +104,8 @@ def is_measuring_toggles(session: Session) -> bool:
     """Returns True while values of toggled rows of the current config are measured. New values can change the worst
     row."""
     return any(
-        isinstance(request, MeasureToggles) and request.config == session.config
-        for request in session.pending_requests.values()
+        isinstance(job.request, MeasureToggles) and job.request.config == session.config
+        for job in session.pending_requests.values()
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from trt_tui.core.lowering.lowering_checks import reduces_precision
-from trt_tui.core.measure.results import ConfigResults
+from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
@@ -449,7 +449,7 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     row_count = (
         None
         if is_simulated_met
-        else count_rows_to_raise_for_target(session, session.results.get_results_or_empty(config))
+        else count_rows_to_raise_for_target(session, session.results.find_value(ev.RAISED_ACCURACIES, config) or ())
     )
     actions: tuple[str, ...] = ("toggle",) if cursor_group == worst else ("first_nan", "toggle")
     if cursor_group == worst:
@@ -478,12 +478,16 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     )
 
 
-def count_rows_to_raise_for_target(session: Session, config_results: ConfigResults) -> int | None:
-    """Returns the number of worst rows that must be raised together to meet the target; None if it is unknown."""
+def count_rows_to_raise_for_target(session: Session, raised_accuracies: tuple[Accuracy, ...]) -> int | None:
+    """Returns the number of worst rows that must be raised together to meet the target; None if it is unknown.
+
+    Args:
+        raised_accuracies: The accuracies after the worst 1, 2, ... rows are raised.
+    """
     return next(
         (
             count
-            for count, accuracy in enumerate(config_results.cumulative, 1)
+            for count, accuracy in enumerate(raised_accuracies, 1)
             if all(target.is_met_by(accuracy) for target in session.targets) and meets_target(session, accuracy)
         ),
         None,
