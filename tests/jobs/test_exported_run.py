@@ -60,7 +60,7 @@ def executed(worker, config) -> ExportedRun:
 
 def by_hand(worker, config, path: Path) -> float:
     """The SQNR in dB of the file that an export writes, in ONNX Runtime with its default options, on all samples."""
-    worker.answer(rq.ExportConfig("onnx", str(path), config))
+    worker.answer(rq.ExportConfig(str(path), config, "onnx"))
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", "1")  # INT8 sums do not saturate without VNNI
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -80,7 +80,7 @@ def test_fp16_values_are_rounded_where_a_release_truncates_them(worker, tmp_path
         monkeypatch.setattr(backend, "truncates_fp16_quantization", lambda: True)
         monkeypatch.setattr(engine, "truncates_fp16_quantization", lambda: True)
     path = tmp_path / "exported.onnx"
-    opened.answer(rq.ExportConfig("onnx", str(path), INT8))
+    opened.answer(rq.ExportConfig(str(path), INT8, "onnx"))
     name = opened.network.outputs[0].name
     feed = opened.workspace.data_sets.judged_samples.read_feed(0)
     found = backend.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name].astype(np.float64)
@@ -96,7 +96,7 @@ def test_fp16_values_are_rounded_where_a_release_truncates_them(worker, tmp_path
 def test_a_fusion_of_normalisations_that_makes_a_refused_node_is_left_out(worker, tmp_path, monkeypatch):
     opened = worker(save_mlp(tmp_path))
     path = tmp_path / "exported.onnx"
-    opened.answer(rq.ExportConfig("onnx", str(path), FP16))
+    opened.answer(rq.ExportConfig(str(path), FP16, "onnx"))
     make_session, left_out = onnxruntime.InferenceSession, []
 
     def refuse_fused(*arguments, disabled_optimizers=(), **options):

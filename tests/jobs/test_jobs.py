@@ -667,7 +667,7 @@ def test_no_export_takes_the_place_of_another_and_none_waits_for_a_comparison(op
     worker = opened()
     long = worker.ask(EVERYTHING)
     paths = [str(tmp_path / name) for name in ("one.onnx", "two.onnx", "one.json", "two.json")]
-    jobs = [worker.ask(rq.ExportConfig("onnx", path, INT8)) for path in paths[:2]]
+    jobs = [worker.ask(rq.ExportConfig(path, INT8, "onnx")) for path in paths[:2]]
     jobs += [worker.ask(rq.WriteTextFile(path, path)) for path in paths[2:]]
     events = worker.finish()
     assert [event.paths for event in of(events, ev.ConfigExported)] == [(path,) for path in paths[2:] + paths[:2]]

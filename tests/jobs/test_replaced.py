@@ -244,8 +244,8 @@ def test_no_file_is_written_of_a_network_that_was_replaced_meanwhile(tmp_path):
     ]
     retrain(options)
     for request in (
-        rq.WriteEngine(INT8, str(tmp_path / "out.engine"), config_calibration=Calibration()),
-        rq.ExportConfig("onnx", str(tmp_path / "out.onnx"), INT8, Calibration()),
+        rq.WriteEngine(str(tmp_path / "out.engine"), INT8, config_calibration=Calibration()),
+        rq.ExportConfig(str(tmp_path / "out.onnx"), INT8, "onnx", config_calibration=Calibration()),
     ):
         assert isinstance(worker.answer(request)[-1], ev.FilesReplaced)
     assert not list(tmp_path.glob("out.*"))

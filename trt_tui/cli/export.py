@@ -95,7 +95,7 @@ def export(
             )
             written = session.request_answer(WriteTextFile(output, text), ConfigExported)
         else:
-            written = session.request_answer_for_config(ExportConfig, ConfigExported, kind=kind, path=output)
+            written = session.write_config(ExportConfig, kind=kind, path=output)
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=EXPORT_FORMATS[kind].has_build_commands)
     print_messages(*written.info_lines)
     click.echo("\n".join(written.paths))
@@ -141,15 +141,13 @@ def subgraph(
     commands that show the fault.
     """
     from trt_tui.cli.headless_session import open_config_session
-    from trt_tui.jobs.events import ConfigExported
     from trt_tui.jobs.requests import WriteSubgraph
 
     require_config_or_precision("subgraph", config_path, precision)
     check_output_folder(folder)
     with open_config_session(collect_options(arguments), config_path, precision, force) as session:
-        written = session.request_answer_for_config(
+        written = session.write_config(
             WriteSubgraph,
-            ConfigExported,
             path=folder,
             start_tensors=tuple(start.split(",")),
             stop_tensors=tuple(stop.split(",")),
@@ -179,7 +177,6 @@ def build(config_path: str | None, force: bool, precision: str | None, output: s
     Exit code 1: the engine could not be built as requested, and the written engine differs (see --strict).
     """
     from trt_tui.cli.headless_session import open_config_session
-    from trt_tui.jobs.events import ConfigExported, EngineWritten
     from trt_tui.jobs.requests import ExportConfig, WriteEngine
 
     require_config_or_precision("build", config_path, precision)
@@ -195,16 +192,14 @@ def build(config_path: str | None, force: bool, precision: str | None, output: s
         collect_options(arguments), config_path, precision, force, builds_engine=builds_engine
     ) as session:
         written = (
-            session.request_answer_for_config(WriteEngine, EngineWritten, path=output)
+            session.write_config(WriteEngine, path=output)
             if builds_engine
-            else session.request_answer_for_config(
-                ExportConfig, ConfigExported, kind=_EXPORT_FORMATS[suffix], path=output
-            )
+            else session.write_config(ExportConfig, kind=_EXPORT_FORMATS[suffix], path=output)
         )
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=builds_engine)
     print_messages(*written.info_lines)
     click.echo(output)
-    if isinstance(written, EngineWritten) and written.deviation:
+    if written.deviation:
         print_messages(
             f"Not the engine of this config: TensorRT refuses it as requested, and built it with {written.deviation}"
         )

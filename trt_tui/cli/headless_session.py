@@ -91,13 +91,10 @@ class HeadlessSession(Session):
         assert isinstance(self.last_answer, answer_type), "a finished request has an answer"
         return self.last_answer
 
-    def request_answer_for_config(
-        self, request_type: Callable[..., rq.Request], answer_type: type[EventT], **fields: Any
-    ) -> EventT:
-        """Sends a request about the current config, with the ranges of its file, and returns the answer."""
-        return self.request_answer(
-            request_type(config=self.config, config_calibration=self.file_ranges, **fields), answer_type
-        )
+    def write_config(self, request_type: Callable[..., rq.Request], **fields: Any) -> ev.ConfigExported:
+        """Sends a request to write the current config, with the ranges of its file, and returns the answer."""
+        request = request_type(config=self.config, config_calibration=self.file_ranges, **fields)
+        return self.request_answer(request, ev.ConfigExported)
 
     @property
     def network_outline(self) -> NetworkOutline:

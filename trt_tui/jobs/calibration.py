@@ -265,7 +265,7 @@ def collect_calibration_for_export(
     """Returns the calibration for an export of a config, and the reason why it needed no data; "" if it did.
 
     Args:
-        config_calibration: The ranges of the config file, as in `trt_tui.jobs.requests.ExportConfig`; None to use the
+        config_calibration: The ranges of the config file, as in `trt_tui.jobs.requests.WrittenConfig`; None to use the
             ranges of the workspace.
         all_tensors: True for the ranges of every tensor that could be quantized; False for those that the config
             quantizes.

@@ -652,7 +652,7 @@ def run_write_engine_job(
         ),
     )
     deviation = "" if engine.attempts[-1].has_requested_precisions else engine.attempts[-1].changes_text
-    reporter.send(ev.EngineWritten(reporter.job, request.path, len(engine.data), info_lines, deviation, no_data_reason))
+    reporter.send(ev.ConfigExported(reporter.job, (request.path,), info_lines, no_data_reason, deviation))
 
 
 def _engine_info_lines(builder: EngineBuilder, engine: BuiltEngine) -> tuple[str, ...]:

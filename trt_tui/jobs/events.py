@@ -556,34 +556,19 @@ class ChildProcessDied(Event):
 
 @dataclass(frozen=True)
 class ConfigExported(CommandAnswer):
-    """The event that is sent when the files of an export were written.
+    """The event that is sent when the files of an export, or an engine, were written.
 
     Attributes:
         paths: All written files, the requested file first.
         info_lines: Notes about the files.
         no_data_reason: The reason why no data was read for ranges; "" if data was read.
+        deviation: The differences between the built and the requested precisions of an engine; "" if there are none.
     """
 
     paths: tuple[str, ...]
     info_lines: tuple[str, ...] = ()
     no_data_reason: str = ""
-
-
-@dataclass(frozen=True)
-class EngineWritten(CommandAnswer):
-    """The event that is sent when an engine file was written.
-
-    Attributes:
-        info_lines: Notes about the engine.
-        deviation: The differences between the built and the requested precisions; "" if there are none.
-        no_data_reason: The reason why no data was read for ranges; "" if data was read.
-    """
-
-    path: str
-    size_bytes: int
-    info_lines: tuple[str, ...] = ()
     deviation: str = ""
-    no_data_reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -397,13 +397,24 @@ class BuildEngine(Request):
 
 
 @dataclass(frozen=True)
-class WriteEngine(Request):
-    """A request to build the engine of a config and to write it to a file, without measuring it. The answer is the
-    event `EngineWritten`.
+class WrittenConfig:
+    """The fields that the requests to write a config to a file or folder share.
 
     Attributes:
-        config_calibration: The ranges of the config file, as in `ExportConfig`.
+        path: The path of the file, or of the folder, which must be new or empty.
+        config_calibration: The ranges of the config file, which may be none. Only tensors without a range are measured,
+            and never on random inputs. None to use the ranges of the workspace.
     """
+
+    path: str
+    config: PrecisionConfig
+    config_calibration: Calibration | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class WriteEngine(WrittenConfig, Request):
+    """A request to build the engine of a config and to write it to a file, without measuring it. The answer is the
+    event `ConfigExported`."""
 
     job_kind = JobKind(
         "trt_tui.jobs.engine.run_write_engine_job",
@@ -412,19 +423,14 @@ class WriteEngine(Request):
         is_replaceable=False,
         needs_hashes=False,
     )
-    config: PrecisionConfig
-    path: str
-    config_calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
-class ExportConfig(Request):
+class ExportConfig(WrittenConfig, Request):
     """A request to write a config in the format of another tool. The answer is the event `ConfigExported`.
 
     Attributes:
         kind: A name of `trt_tui.core.exporters.registry.EXPORT_FORMATS`.
-        config_calibration: The ranges of the config file, which may be none. Only tensors without a range are measured,
-            and never on random inputs. None to use the ranges of the workspace.
     """
 
     job_kind = JobKind(
@@ -435,23 +441,18 @@ class ExportConfig(Request):
         needs_hashes=False,
     )
     kind: str
-    path: str
-    config: PrecisionConfig
-    config_calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
-class WriteBundle(Request):
+class WriteBundle(WrittenConfig, Request):
     """A request to write a folder with all files that production needs for a config. The answer is the event
     `ConfigExported`, with the folder first.
 
     Attributes:
-        path: The path of the folder, which must be new or empty.
         release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
         config_text: The config as the text of a precision.json.
         comparison_report: The report of the measured values in Markdown.
         with_samples: True to add samples and their outputs.
-        config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
     job_kind = JobKind(
@@ -461,25 +462,20 @@ class WriteBundle(Request):
         is_replaceable=False,
         needs_hashes=False,
     )
-    path: str
     release: str
-    config: PrecisionConfig
     config_text: str
     comparison_report: str
     with_samples: bool = True
-    config_calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
-class WriteSubgraph(Request):
+class WriteSubgraph(WrittenConfig, Request):
     """A request to write the part of the network between some tensors to a folder. The answer is the event
     `ConfigExported`, with the folder first.
 
     Attributes:
-        path: The path of the folder, which must be new or empty.
         start_tensors, stop_tensors: The inputs and the outputs of the part.
         group: The name of the group to write, in place of tensors; "" to use the tensors.
-        config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
     job_kind = JobKind(
@@ -489,12 +485,9 @@ class WriteSubgraph(Request):
         is_replaceable=False,
         needs_hashes=False,
     )
-    path: str
-    config: PrecisionConfig
     start_tensors: tuple[str, ...] = ()
     stop_tensors: tuple[str, ...] = ()
     group: str = ""
-    config_calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
@@ -596,7 +589,7 @@ class PreviewEngine(Request):
     of moves.
 
     Attributes:
-        config_calibration: The ranges of the config file, as in `ExportConfig`.
+        config_calibration: The ranges of the config file, as in `WrittenConfig`.
         with_effects: True to preview the effects of the config's moves too.
         low_priority: True if the preview must not delay jobs that the user waits for.
         after_opening: True if the network was just opened. The first accuracy and the first error shares then come

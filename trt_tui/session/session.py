@@ -876,7 +876,7 @@ class Session(SessionState):
         elif format_name == "markdown":
             self.send_request(rq.WriteTextFile(str(path), comparison_markdown(self)))
         else:
-            self.send_request(rq.ExportConfig(format_name, str(path), self.config))
+            self.send_request(rq.ExportConfig(str(path), self.config, format_name))
 
     def export_bundle(
         self, path: Path, release: str, with_samples: bool, config_calibration: Calibration | None = None
@@ -886,17 +886,17 @@ class Session(SessionState):
         Args:
             release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
             with_samples: True includes samples and their outputs.
-            config_calibration: The ranges of the config file; see `trt_tui.jobs.requests.ExportConfig`.
+            config_calibration: The ranges of the config file; see `trt_tui.jobs.requests.WrittenConfig`.
         """
         self.send_request(
             rq.WriteBundle(
                 str(Path(path).expanduser()),
-                release,
                 self.config,
+                release,
                 precision_json_text(self),
                 comparison_markdown(self),
                 with_samples,
-                config_calibration,
+                config_calibration=config_calibration,
             )
         )
 

@@ -171,10 +171,10 @@ def test_ranges_of_other_samples_leave_no_sample_out(given, count, tmp_path):
     config = INT8.with_range("x", move) if "moves" in given or "config file" in given else INT8
     if given == "cache":
         cache = tmp_path / "int8.cache"
-        worker.answer(rq.ExportConfig("calibration-cache", str(cache), INT8))
+        worker.answer(rq.ExportConfig(str(cache), INT8, "calibration-cache"))
         worker = opened(tmp_path, replace(options, calib_cache=str(cache)))
     elif "config file" in given:
-        worker.answer(rq.ExportConfig("json", str(config_file), config))
+        worker.answer(rq.ExportConfig(str(config_file), config, "json"))
         worker = DrivenWorker(tmp_path)
         loaded = of(worker.answer(rq.OpenNetwork(options, config=str(config_file))), ev.ConfigRead)[-1].loaded
         calibration = replace(loaded.calibration, **{"data_sha256": ""} if given.endswith("other samples") else {})

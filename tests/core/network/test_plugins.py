@@ -127,7 +127,7 @@ def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_pat
     assert run.accuracy is None and "plugins" in run.missing_reason
 
     out = tmp_path / "typed.onnx"
-    worker.answer(rq.ExportConfig("onnx", str(out), INT8, None))
+    worker.answer(rq.ExportConfig(str(out), INT8, "onnx"))
     (nms,) = [node for node in onnx.load(out).graph.node if node.op_type == "EfficientNMS_TRT"]
     given = {one.name: helper.get_attribute_value(one) for one in nms.attribute}
     assert (nms.name, nms.domain, list(nms.output)) == ("nms", domain, ["num", "kept"])
