@@ -263,11 +263,6 @@ class Workspace:
         return get_simulation_backend(self.options.threads, operators=self.options.ort_ops)
 
     @cached_property
-    def operator_library_hashes(self) -> tuple[str, ...]:
-        """The SHA-256 of each custom operator library given to the simulation backend."""
-        return tuple(map(file_sha256, self.options.ort_ops))
-
-    @cached_property
     def requested_shape_ranges(self) -> dict[str, ShapeRange]:
         """The shape ranges requested by ``--shapes``, by input name."""
         return parse_shapes(self.options.shapes, self.network.inputs) if self.options.shapes else {}
@@ -336,10 +331,10 @@ class Workspace:
         return source
 
     @cached_property
-    def reference_hashes(self) -> tuple[str, ...]:
-        """The name and the file hashes of the external reference; empty if FP32 of the network is the reference."""
+    def operator_and_reference_hashes(self) -> tuple[str, ...]:
+        """The SHA-256 of each custom operator library, then the name and the file hashes of an external reference."""
         run = self.reference_source.run if self.reference_source is not None else None
-        return (run.name, *map(file_sha256, run.files)) if run is not None else ()
+        return *map(file_sha256, self.options.ort_ops), *((run.name, *map(file_sha256, run.files)) if run else ())
 
     @cached_property
     def judged_outputs(self) -> tuple[JudgedOutput, ...]:

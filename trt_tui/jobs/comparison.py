@@ -84,26 +84,22 @@ from trt_tui.jobs.scheduler import (
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
+T = TypeVar("T")
+
 
 def measure_accuracy(
-    workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig, phase: str = ""
-) -> Iterator[Accuracy]:
-    """Yields the accuracy of a config after each feed. The last value covers all feeds.
-
-    Args:
-        phase: The phase under which the progress is reported; "" to report none.
-    """
+    workspace: Workspace, store: ResultStore, config: PrecisionConfig
+) -> Iterator[PartialResult[Accuracy]]:
+    """Yields the accuracy of a config after each feed. The last value covers all feeds and is stored."""
     cached = store.load_result(workspace, "verdict", config, Accuracy)
     if cached is not None:
-        yield cached
+        yield PartialResult(cached, cached.samples, cached.total)
         return
     feeds = workspace.find_judged_feeds(config)
     for partial in workspace.analysis.measure_accuracy(config, workspace.ranges, feeds):
         if partial.is_final_result:
             store.save_result(workspace, "verdict", config, partial.value)
-        if phase:
-            reporter.send_progress(phase, partial.done_count, partial.total_count)
-        yield partial.value
+        yield partial
 
 
 def measure_final_accuracy(
@@ -114,13 +110,28 @@ def measure_final_accuracy(
     urgency: Urgency,
     phase: str = "",
 ) -> Steps[Accuracy]:
-    """Returns the accuracy of a config on all feeds. The argument ``phase`` has the meaning that it has in
-    `measure_accuracy`."""
-    partials = (
-        PartialResult(accuracy, accuracy.samples, accuracy.total)
-        for accuracy in measure_accuracy(workspace, store, reporter, config, phase)
-    )
-    return override_urgency(urgency, run_to_last_value(partials))
+    """Returns the accuracy of a config on all feeds.
+
+    Args:
+        phase: The phase under which the progress is reported; "" to report none.
+    """
+    return reporter.run_steps(run_to_last_value(measure_accuracy(workspace, store, config), phase), urgency)
+
+
+def load_or_measure(
+    workspace: Workspace,
+    store: ResultStore,
+    result_kind: str,
+    config: PrecisionConfig,
+    result_type: type[T],
+    steps: Steps[T],
+) -> Steps[T]:
+    """Returns a stored result of a config. A result that is not stored is measured by the steps, and stored."""
+    result = store.load_result(workspace, result_kind, config, result_type)
+    if result is None:
+        result = yield from steps
+        store.save_result(workspace, result_kind, config, result)
+    return result
 
 
 class AccuracyTask:
@@ -458,15 +469,13 @@ def _send_cumulative_raise_accuracies(
     order = tuple(name for name in worst if shares[name].fraction >= MIN_RAISED_SHARE)[:MAX_RAISED_GROUPS]
     if not order:
         return
-    accuracies = store.load_result(workspace, "raised", config, tuple[Accuracy, ...])
-    if accuracies is None:
-        partials = measure_accuracy_per_raised_group(
-            workspace.analysis, config, workspace.ranges, order, workspace.find_judged_feeds(config)
-        )
-        accuracies = yield from reporter.run_steps(
-            run_to_last_value(partials, "raising the worst layers one by one"), Urgency.BACKGROUND
-        )
-        store.save_result(workspace, "raised", config, accuracies)
+    partials = measure_accuracy_per_raised_group(
+        workspace.analysis, config, workspace.ranges, order, workspace.find_judged_feeds(config)
+    )
+    steps = run_to_last_value(partials, "raising the worst layers one by one")
+    accuracies = yield from load_or_measure(
+        workspace, store, "raised", config, tuple[Accuracy, ...], reporter.run_steps(steps, Urgency.BACKGROUND)
+    )
     reporter.send(ev.ValueMeasured(reporter.job, ev.RAISED_ACCURACIES, config, accuracies))
 
 
@@ -803,10 +812,14 @@ def measure_export_accuracy(
             for group in workspace.network.groups
         ):
             yield urgency
-            accuracy = store.load_result(workspace, "amended", config, Accuracy)
-            if accuracy is None:
-                accuracy = yield from _measure_typed_network_accuracy(workspace, config, urgency)
-                store.save_result(workspace, "amended", config, accuracy)
+            accuracy = yield from load_or_measure(
+                workspace,
+                store,
+                "amended",
+                config,
+                Accuracy,
+                _measure_typed_network_accuracy(workspace, config, urgency),
+            )
             reporter.send(ev.AccuracyMeasured(reporter.job, run, config, accuracy, True, RunKind.TYPED_NETWORK))
 
 
@@ -818,9 +831,8 @@ def _measure_typed_network_accuracy(workspace: Workspace, config: PrecisionConfi
     add_fp32_casts_to_operators(
         typed_model.graph, {value_name(value): value.dtype for value in values if value.dtype in PRECISION_BY_HALF_TYPE}
     )
-    return override_urgency(
-        urgency, measure_lowered_network_accuracy(workspace.analysis, typed_model, workspace.find_judged_feeds(config))
-    )
+    steps = measure_lowered_network_accuracy(workspace.analysis, typed_model, workspace.find_judged_feeds(config))
+    return (yield from override_urgency(urgency, steps))
 
 
 def run_method_comparison_job(
@@ -865,10 +877,10 @@ def run_what_if_job(
     """
     config = request.config
     ensure_ranges(workspace, store, reporter, [config])
-    for accuracy in measure_accuracy(workspace, store, reporter, config, "what-if"):
-        final = accuracy.samples >= accuracy.total
-        if final or reporter.is_report_due("what-if"):
-            reporter.send(ev.AccuracyMeasured(reporter.job, "config", config, accuracy, final))
+    for partial in measure_accuracy(workspace, store, config):
+        reporter.send_progress("what-if", partial.done_count, partial.total_count)
+        if partial.is_final_result or reporter.is_report_due("what-if"):
+            reporter.send(ev.AccuracyMeasured(reporter.job, "config", config, partial.value, partial.is_final_result))
         yield Urgency.WHAT_IF
     yield from add_metric_intervals(workspace, store, reporter, {"config": config})
     if request.with_shares:
@@ -884,13 +896,11 @@ def run_sample_error_job(
     """Measures and sends the error of each sample in a config. Stored errors are sent at once."""
     config = request.config
     ensure_ranges(workspace, store, reporter, [config])
-    errors = store.load_result(workspace, "samples", config, SampleErrors)
-    if errors is None:
-        partials = measure_sample_errors(
-            workspace.analysis, config, workspace.ranges, workspace.find_judged_feeds(config)
-        )
-        errors = yield from reporter.run_steps(run_to_last_value(partials, request.phase), Urgency.ACCURACY)
-        store.save_result(workspace, "samples", config, errors)
+    partials = measure_sample_errors(workspace.analysis, config, workspace.ranges, workspace.find_judged_feeds(config))
+    steps = run_to_last_value(partials, request.phase)
+    errors = yield from load_or_measure(
+        workspace, store, "samples", config, SampleErrors, reporter.run_steps(steps, Urgency.ACCURACY)
+    )
     reporter.send(ev.ValueMeasured(reporter.job, SAMPLE_ERRORS, config, errors))
 
 
@@ -997,8 +1007,6 @@ def run_stored_results_job(
             reporter.send(ev.StoredResultsLoaded(reporter.job, config, runs))
         yield Urgency.ACCURACY
 
-
-T = TypeVar("T")
 
 MeasuredProposal: TypeAlias = tuple[ConfigProposal, Accuracy | None]
 """A proposed change and the accuracy of its config; None if it is not measured yet."""

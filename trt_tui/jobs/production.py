@@ -304,7 +304,10 @@ def run_stages_job(
                 stage = replace(stage, result=result)
             if isinstance(source, EngineRun):
                 engine_runs.append(recorded)
-                reports += _list_engine_reports(stage.engine_result or workspace, store, run)
+                built = (
+                    store.load_engine_result(workspace, run.config) if run.config is not None else stage.engine_result
+                )
+                reports += [built.engine_report] if built is not None and built.engine_report is not None else []
                 batch_texts += _compare_batch_sizes(workspace, source)
         finally:
             source.close()
@@ -339,16 +342,6 @@ def run_stages_job(
                 Variation(tuple(run.run.name for run in engine_runs), spreads, different, tuple(batch_texts)),
             )
         )
-
-
-def _list_engine_reports(stored: EngineResult | Workspace, store: ResultStore, run: Run) -> list[EngineReport]:
-    """Returns the layers of the engine of a run as a list of one report; [] if they are unknown."""
-    result = (
-        stored
-        if isinstance(stored, EngineResult)
-        else (store.load_engine_result(stored, run.config) if run.config is not None else None)
-    )
-    return [result.engine_report] if result is not None and result.engine_report is not None else []
 
 
 def _compare_batch_sizes(workspace: Workspace, source: EngineRun) -> list[str]:

@@ -804,9 +804,6 @@ class SearchJob:
             self._latency_model.measured[drop_ranges_and_measured_moves(config)] = engine.latency_ms[0]
         return engine
 
-    def _count_builds_left(self) -> int:
-        return self.request.max_builds - len(self.requested_configs)
-
     def _fit_latency_model(self) -> Steps[None]:
         """Fits the latency model to the engines of the start config and of the config with all candidates raised.
 
@@ -854,7 +851,7 @@ class SearchJob:
         candidates = self.search.candidates
         all_raised = self.search.search_space.build_config(candidates)
         is_built = all_raised in self.requested_configs  # built for a latency budget
-        if self.can_build and (is_built or self._count_builds_left() >= 2):
+        if self.can_build and (is_built or len(self.requested_configs) + 2 <= self.request.max_builds):
             engine = yield from self._build_engine(all_raised)
             if isinstance(engine, TrtTuiError):
                 self.remarks.append(f"the engine of all raised could not be built: {engine.title}")
@@ -939,7 +936,7 @@ class SearchJob:
         if best is None or not self.can_build or not (self.targets and best.passes or is_timed):
             return False, ""
         is_known = is_timed and drop_ranges_and_measured_moves(result.config) in self._latency_model.measured
-        if result.config not in self.requested_configs and self._count_builds_left() <= 0:
+        if result.config not in self.requested_configs and len(self.requested_configs) >= self.request.max_builds:
             return False, (
                 f"not confirmed by an engine: --max-builds allows {counted_noun_text(self.request.max_builds, 'build')}"
             ) if self.request.max_builds else ""

@@ -264,8 +264,7 @@ class ResultStore:
             ranges,
             config.comparison_key,
             more,
-            *workspace.operator_library_hashes,
-            *workspace.reference_hashes,
+            *workspace.operator_and_reference_hashes,
         )
 
 

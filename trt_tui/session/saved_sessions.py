@@ -279,25 +279,22 @@ class SessionEntry:
     """A saved session in the list of the sessions of a network.
 
     Attributes:
-        name: The name of the session, which ``--session`` takes.
+        path: The path of the file that was read.
         modified_time: The Unix time at which it was saved last.
+        version: The version on disk before the reading.
         is_own: True for the session that this program writes.
     """
 
-    name: str
+    path: Path
     modified_time: float
+    version: FileStamp | None
     saved_session: SavedSession
     is_own: bool = False
 
-
-@dataclass(frozen=True)
-class _SessionFile:
-    """A session file that was read: its content, and its version on disk before the reading."""
-
-    path: Path
-    modified_ns: int
-    version: FileStamp | None
-    saved_session: SavedSession
+    @property
+    def name(self) -> str:
+        """The name of the session, which ``--session`` takes."""
+        return self.path.stem
 
 
 class SessionFolder:
@@ -336,7 +333,7 @@ class SessionFolder:
         under another name. Both are listed in `load_failures`.
         """
         files = self._read_session_files(structure_hash, outline)
-        if self.requested_name and all(file.path.stem != self.requested_name for file in files):
+        if self.requested_name and all(file.name != self.requested_name for file in files):
             newest_text = "the newest one is resumed" if files else "none is resumed"
             self.load_failures.append(f"This network has no saved session {self.requested_name}: {newest_text}.")
         if not files:
@@ -344,9 +341,9 @@ class SessionFolder:
         file = max(
             files,
             key=lambda entry: (
-                entry.path.stem == self.requested_name,
+                entry.name == self.requested_name,
                 _is_same_file(entry.saved_session.network, network_path),
-                entry.modified_ns,
+                entry.modified_time,
             ),
         )
         saved = file.saved_session
@@ -357,14 +354,14 @@ class SessionFolder:
             saved.note = self._lock_session_file(file.path, file.version) or ""
         return saved
 
-    def _read_session_files(self, structure_hash: str, outline: NetworkOutline | None) -> list[_SessionFile]:
+    def _read_session_files(self, structure_hash: str, outline: NetworkOutline | None) -> list[SessionEntry]:
         """Reads the sessions saved for a network structure, and returns those that fit the open network. Others go to
         `load_failures`."""
         self.load_failures = []
         files = []
         for path in self.folder.glob(f"{_session_file_stem(structure_hash)}*.json"):
             try:
-                modified_ns, version = path.stat().st_mtime_ns, read_file_stamp(path)
+                modified_time, version = path.stat().st_mtime, read_file_stamp(path)
                 saved = read_session_file(path)
             except (OSError, InputError) as error:
                 self._record_load_failure(path, getattr(error, "cause", "") or str(error))
@@ -377,7 +374,7 @@ class SessionFolder:
             elif outline is not None and (misfit := saved.network_mismatch_reason(outline)):
                 self._record_load_failure(path, misfit)
             else:
-                files.append(_SessionFile(path, modified_ns, version, saved))
+                files.append(SessionEntry(path, modified_time, version, saved, path == self._path))
         return files
 
     def list_sessions(
@@ -391,10 +388,7 @@ class SessionFolder:
             or network_sha256
             and file.saved_session.sha256 == network_sha256
         ]
-        return [
-            SessionEntry(file.path.stem, file.modified_ns / 1e9, file.saved_session, file.path == self._path)
-            for file in sorted(files, key=lambda file: -file.modified_ns)
-        ]
+        return sorted(files, key=lambda file: -file.modified_time)
 
     def open_session(self, name: str, structure_hash: str, network_path: str, outline: NetworkOutline) -> SavedSession:
         """Returns a saved session. From now on, this program writes that session in place of its previous one.
@@ -405,7 +399,7 @@ class SessionFolder:
             InputError: The session is gone, damaged or does not fit the network.
         """
         files = self._read_session_files(structure_hash, outline)
-        file = next((file for file in files if file.path.stem == name), None)
+        file = next((file for file in files if file.name == name), None)
         if file is None:
             raise InputError(
                 f"the session {name} cannot be opened",

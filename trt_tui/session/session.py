@@ -278,8 +278,6 @@ class Session(SessionState):
         if not self.target_text:
             self.target_text = saved.target
         self._apply_saved_session(saved)
-        if saved.note:
-            self.warnings.append(saved.note)
         return True
 
     def _apply_saved_session(self, saved_session: SavedSession) -> None:
@@ -295,6 +293,8 @@ class Session(SessionState):
             f"Resumed: {self.config_names.get_config_name(self.config)}, "
             f"{count} {'change' if count == 1 else 'changes'}."
         )
+        if saved_session.note:
+            self.warnings.append(saved_session.note)
 
     @_apply.register
     def _apply_fingerprint(self, event: ev.FilesHashed) -> None:
@@ -324,8 +324,6 @@ class Session(SessionState):
         self.set_initial_target()
         self._drop_moves_made_for_other_weights()
         self.config_names.get_config_name(self.config)
-        if saved.note:
-            self.warnings.append(saved.note)
 
     @_apply.register
     def _apply_loaded_config(self, event: ev.ConfigRead) -> None:
