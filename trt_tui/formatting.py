@@ -65,10 +65,6 @@ def pad_right(text: str, width: int) -> str:
     return text + " " * (width - cell_width(text))
 
 
-def pad_left(text: str, width: int) -> str:
-    return " " * (width - cell_width(text)) + text
-
-
 def take_first_cells(text: str, width: int) -> str:
     """Returns the longest beginning of a visible text that fits into a width in terminal cells."""
     if text.isascii():
@@ -84,15 +80,7 @@ def take_first_cells(text: str, width: int) -> str:
 
 def take_last_cells(text: str, width: int) -> str:
     """Returns the longest end of a visible text that fits into a width in terminal cells."""
-    if text.isascii():
-        return text[max(0, len(text) - max(0, width)) :]
-    kept_count, used = 0, 0
-    for character in reversed(text[-max(1, width) * 8 :]):
-        used += cell_len(character)
-        if used > width:
-            break
-        kept_count += 1
-    return text[len(text) - kept_count :]
+    return take_first_cells(text[::-1], width)[::-1]
 
 
 def is_hidden_character(character: str) -> bool:
@@ -412,7 +400,7 @@ def table_lines(rows: Sequence[Sequence[str]], left_aligned_columns: int = 1) ->
     def format_line(row: Sequence[str]) -> str:
         numbered_cells = enumerate(zip(row, widths, strict=False))
         return "  ".join(
-            pad_right(cell, width) if i < left_aligned_columns else pad_left(cell, width)
+            pad_right(cell, width) if i < left_aligned_columns else " " * (width - cell_width(cell)) + cell
             for i, (cell, width) in numbered_cells
         ).rstrip()
 

@@ -28,10 +28,10 @@ from asyncio import CancelledError
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import dask
 import numpy as np
@@ -166,40 +166,13 @@ _open_workspaces: weakref.WeakValueDictionary[str, WorkerWorkspace] = weakref.We
 """The open workspaces of this worker, by the key of their manifest."""
 
 
-@dataclass(frozen=True)
-class WorkerEnvironment:
-    """The software and hardware of a process that results depend on, besides the network, the data and the options.
+WorkerEnvironment: TypeAlias = dict[str, str]
+"""The versions of the software and the GPU of a process that results depend on, besides the network, the data and the
+options. A version is "" if the software or the GPU is missing."""
 
-    Attributes:
-        program: The version of trt-tui, with those of its arithmetic and source.
-        runtime: The version of ONNX Runtime, with its execution provider.
-        builders: The versions of TensorRT and TensorRT-RTX.
-        gpu: The name of the GPU; "" without a GPU.
-    """
 
-    program: str
-    runtime: str
-    builders: str
-    gpu: str
-
-    def list_difference_texts(self, other_environment: WorkerEnvironment, for_engines: bool) -> list[str]:
-        """Returns a text about each difference between this environment and another one.
-
-        Args:
-            for_engines: True to compare the builders and the GPUs too, on which only engines depend.
-        """
-        labels = {"program": "trt-tui", "runtime": "ONNX Runtime"} | (
-            {"builders": "TensorRT", "gpu": "GPU"} if for_engines else {}
-        )
-        values, other_values = (
-            {field.name: str(kind.__dict__[field.name]) for field in fields(WorkerEnvironment)}
-            for kind in (self, other_environment)
-        )
-        return [
-            f"{word} {other_values[name] or 'none'}, here {values[name] or 'none'}"
-            for name, word in labels.items()
-            if values[name] != other_values[name]
-        ]
+SIMULATION_SOFTWARE = ("trt-tui", "ONNX Runtime")
+"""The names of the versions that simulated results depend on. Engines depend on all versions."""
 
 
 def get_worker_environment(backend: Backend) -> WorkerEnvironment:
@@ -208,12 +181,31 @@ def get_worker_environment(backend: Backend) -> WorkerEnvironment:
     gpu = ""
     with contextlib.suppress(BackendUnavailableError):
         gpu = find_first_device().name
-    program = f"{trt_tui.__version__} ({ARITHMETIC_VERSION}, source {source_sha256()[:12]})"
-    return WorkerEnvironment(program, f"{backend.version} ({backend.provider})", ", ".join(releases), gpu)
+    return {
+        "trt-tui": f"{trt_tui.__version__} ({ARITHMETIC_VERSION}, source {source_sha256()[:12]})",
+        "ONNX Runtime": f"{backend.version} ({backend.provider})",
+        "TensorRT": ", ".join(releases),
+        "GPU": gpu,
+    }
 
 
 def get_own_worker_environment() -> WorkerEnvironment:
     return get_worker_environment(get_simulation_backend())
+
+
+def list_environment_differences(
+    environment: WorkerEnvironment, other_environment: WorkerEnvironment, names: Iterable[str]
+) -> list[str]:
+    """Returns a text about each difference between the environment of this process and another one.
+
+    Args:
+        names: The names of the versions to compare.
+    """
+    return [
+        f"{name} {other_environment[name] or 'none'}, here {environment[name] or 'none'}"
+        for name in names
+        if environment[name] != other_environment[name]
+    ]
 
 
 class WorkerWorkspace:
@@ -725,9 +717,10 @@ class ClusterWorkerPool:
         """Checks a worker, sends the files that it lacks, and opens the workspace there."""
         try:
             environment = self._call_on_worker(handle, get_own_worker_environment)
-            if differences := self._environment.list_difference_texts(environment, False):
+            if differences := list_environment_differences(self._environment, environment, SIMULATION_SOFTWARE):
                 raise TrtTuiError(f"it has {'; '.join(differences)}")
-            handle.engine_refusal_reason = "; ".join(self._environment.list_difference_texts(environment, True))
+            differences = list_environment_differences(self._environment, environment, environment)
+            handle.engine_refusal_reason = "; ".join(differences)
             workspace = self._submit_to_worker(handle, WorkerWorkspace, handle.manifest)
             for number in self._call_on_worker(handle, WorkerWorkspace.list_missing_files, workspace):
                 _, (_, size_bytes, *_) = handle.manifest.files[number]
@@ -746,7 +739,7 @@ class ClusterWorkerPool:
             self._post_message(
                 "info",
                 f"{counted_noun_text(self.count_workers(), 'worker')} of "
-                f"{self.spec.scheduler or 'this host'} ready: {environment.runtime}",
+                f"{self.spec.scheduler or 'this host'} ready: {environment['ONNX Runtime']}",
             )
         self.wake()
 
