@@ -12,6 +12,7 @@ scikit-learn 1.9.1, scipy 1.17.1 and numpy 2.4.6.
 import argparse
 import io
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -28,18 +29,10 @@ BATCH_SIZE = 16
 THREAD_COUNT = 2
 
 
-class ConvBlock(nn.Module):
-    """A block of convolution, batch normalisation and ReLU."""
-
-    def __init__(self, inputs: int, outputs: int, kernel: int = 3, groups: int = 1) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, groups=groups, bias=False)
-        self.norm = nn.BatchNorm2d(outputs)
-        self.act = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps (N, inputs, H, W) to (N, outputs, H, W)."""
-        return self.act(self.norm(self.conv(x)))
+def make_conv_block(inputs: int, outputs: int, groups: int = 1) -> nn.Sequential:
+    """Returns a block of 3x3 convolution, batch normalisation and ReLU."""
+    conv = nn.Conv2d(inputs, outputs, 3, padding=1, groups=groups, bias=False)
+    return nn.Sequential(OrderedDict(conv=conv, norm=nn.BatchNorm2d(outputs), act=nn.ReLU()))
 
 
 class ResidualBlock(nn.Module):
@@ -47,7 +40,7 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.depthwise = ConvBlock(channels, channels, groups=channels)
+        self.depthwise = make_conv_block(channels, channels, groups=channels)
         self.pointwise = nn.Conv2d(channels, channels, 1, bias=False)
         self.norm = nn.BatchNorm2d(channels)
         self.act = nn.ReLU()
@@ -57,17 +50,9 @@ class ResidualBlock(nn.Module):
         return self.act(x + self.norm(self.pointwise(self.depthwise(x))))
 
 
-class EncoderBlock(nn.Module):
-    """One level of the U-Net's encoder: a convolution and a residual block."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.widen = ConvBlock(inputs, outputs)
-        self.residual = ResidualBlock(outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps (N, inputs, H, W) to (N, outputs, H, W)."""
-        return self.residual(self.widen(x))
+def make_encoder_block(inputs: int, outputs: int) -> nn.Sequential:
+    """Returns one level of the U-Net's encoder: a convolution and a residual block."""
+    return nn.Sequential(OrderedDict(widen=make_conv_block(inputs, outputs), residual=ResidualBlock(outputs)))
 
 
 class AttentionGate(nn.Module):
@@ -94,7 +79,7 @@ class DecoderBlock(nn.Module):
         super().__init__()
         self.up = nn.ConvTranspose2d(inputs, outputs, 2, stride=2)
         self.gate = AttentionGate(outputs)
-        self.merge = ConvBlock(2 * outputs, outputs)
+        self.merge = make_conv_block(2 * outputs, outputs)
 
     def forward(self, below: Tensor, skip: Tensor) -> Tensor:
         """Maps (N, inputs, H, W) of the level below and the skip connection (N, outputs, 2H, 2W) to the latter's
@@ -109,11 +94,11 @@ class SceneUNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.enc1 = EncoderBlock(1, 12)
-        self.enc2 = EncoderBlock(12, 24)
-        self.enc3 = EncoderBlock(24, 48)
+        self.enc1 = make_encoder_block(1, 12)
+        self.enc2 = make_encoder_block(12, 24)
+        self.enc3 = make_encoder_block(24, 48)
         self.pool1, self.pool2, self.pool3 = nn.MaxPool2d(2), nn.MaxPool2d(2), nn.MaxPool2d(2)
-        self.bottom = EncoderBlock(48, 72)
+        self.bottom = make_encoder_block(48, 72)
         self.dec3 = DecoderBlock(72, 48)
         self.dec2 = DecoderBlock(48, 24)
         self.dec1 = DecoderBlock(24, 12)
