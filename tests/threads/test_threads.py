@@ -210,7 +210,7 @@ TROUBLES = {
     ),
     "residual sum": lost_in_fp16(
         threads.residual_beyond_fp16,
-        "second: values exceed FP16's range: /residual/Add reaches ",
+        "second: values exceed FP16's range: Add /residual/Add reaches ",
         RANGE_STEP,
         "second  MatMul              FP32",
     ),

@@ -799,8 +799,12 @@ def _find_overflow_causes(facts: CauseFacts) -> Iterator[Cause]:
     errors, norm = facts.errors, facts.normalisation
     if errors is None or errors.fp16_state in _HARMLESS_STATES:
         return
-    candidates = [(values.amax, values.layer) for values in facts.group_facts.value_ranges]
-    candidates += [(errors.fp16_largest or 0.0, errors.fp16_largest_layer), (errors.ref_max or 0.0, "its result")]
+    largest, largest_layer = errors.fp16_largest or 0.0, errors.fp16_largest_layer
+    candidates = [  # the ranges are those of the calibration samples, and the judged samples can go beyond
+        (max(values.amax, largest) if values.layer.endswith(f" {largest_layer}") else values.amax, values.layer)
+        for values in facts.group_facts.value_ranges
+    ]
+    candidates += [(largest, largest_layer), (errors.ref_max or 0.0, "its result")]
     for amax, place in candidates:
         if FP16_OVERFLOW <= amax < math.inf:
             yield Cause(
