@@ -128,14 +128,11 @@ def _measure_missing_ranges(
         return calibration, ""
     measured_calibration = measure_ranges(workspace, store, reporter, options.calib_method)
     count = len(workspace.network.calibrated_tensors)
-    reporter.send(
-        ev.LogMessage(
-            reporter.job,
-            f"{request.config_name or 'The session'} has ranges for {count - len(missing)} of "
-            f"{counted_noun_text(count, 'tensor')}. The others are measured ({measured_calibration.method}) on "
-            f"{workspace.calibration_samples.source}: {name_list_text(missing, 3)}.",
-            "note",
-        )
+    reporter.log(
+        f"{request.config_name or 'The session'} has ranges for {count - len(missing)} of "
+        f"{counted_noun_text(count, 'tensor')}. The others are measured ({measured_calibration.method}) on "
+        f"{workspace.calibration_samples.source}: {name_list_text(missing, 3)}.",
+        "note",
     )
     return _fill_missing_ranges(calibration, measured_calibration), measured_calibration.method
 
@@ -174,7 +171,7 @@ def ensure_ranges(
             workspace.calibration = measure_ranges(workspace, store, reporter, method)
             reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
             if warning := workspace.data_sets.calibration_warning:
-                reporter.send(ev.LogMessage(reporter.job, warning, "warning"))
+                reporter.log(warning, "warning")
             _write_new_calib_cache(workspace, reporter, workspace.calibration)
             _send_measured_range_facts(workspace, reporter, workspace.calibration)
         unsupported_types = [
@@ -188,13 +185,10 @@ def ensure_ranges(
             )
         ]
         for quantized_type in unsupported_types:
-            reporter.send(
-                ev.LogMessage(
-                    reporter.job,
-                    f"The method {method} is not defined for {quantized_type.precision.label}, whose "
-                    "steps grow with the value: its layers use minmax.",
-                    "warning",
-                )
+            reporter.log(
+                f"The method {method} is not defined for {quantized_type.precision.label}, whose "
+                "steps grow with the value: its layers use minmax.",
+                "warning",
             )
 
 
@@ -362,22 +356,15 @@ def _write_new_calib_cache(workspace: Workspace, reporter: JobReporter, calibrat
         with contextlib.suppress(InputError):
             if read_text(Path(cache_path)) == text:
                 return
-        reporter.send(
-            ev.LogMessage(
-                reporter.job,
-                f"{cache_path} exists now and was not replaced. The ranges in use are others: "
-                "they were calibrated before the file appeared.",
-                "warning",
-            )
+        reporter.log(
+            f"{cache_path} exists now and was not replaced. The ranges in use are others: "
+            "they were calibrated before the file appeared.",
+            "warning",
         )
         return
     write_file_atomically(cache_path, text)
-    reporter.send(
-        ev.LogMessage(
-            reporter.job,
-            f"Wrote {cache_path} with the ranges of {counted_noun_text(text.count(chr(10)) - 1, 'tensor')}.",
-            "note",
-        )
+    reporter.log(
+        f"Wrote {cache_path} with the ranges of {counted_noun_text(text.count(chr(10)) - 1, 'tensor')}.", "note"
     )
 
 
@@ -387,7 +374,7 @@ def _read_matching_cache_ranges(workspace: Workspace, reporter: JobReporter, cac
         read_calibration_cache(cache_path), workspace.network.calibrated_tensors
     )
     for warning in warnings:
-        reporter.send(ev.LogMessage(reporter.job, warning, "warning"))
+        reporter.log(warning, "warning")
     return cache_ranges
 
 
@@ -472,11 +459,7 @@ def send_range_facts(
             )
             range_facts = replace(range_facts, mismatches=off, compared_tensors=compared, checked_samples=count)
         except InputError as error:
-            reporter.send(
-                ev.LogMessage(
-                    reporter.job, f"The ranges are not compared with the samples. {error.title}: {error.cause}"
-                )
-            )
+            reporter.log(f"The ranges are not compared with the samples. {error.title}: {error.cause}")
     reporter.send(
         ev.GuardFactsMeasured(
             reporter.job,
@@ -548,15 +531,10 @@ def run_tensor_stats_job(
             network, group, value_ranges[group.name], workspace.calibration_samples, workspace.backend
         )
         tensors_of_group = {tensor: stats[tensor] for tensor in tensors_by_group[group.name] if tensor in stats}
-        reporter.send(
-            ev.ValueMeasured(
-                reporter.job,
-                GROUP_DETAILS,
-                group.name,
-                GroupDetails(
-                    tensors_of_group, {tensor: top for tensor, top in weights.items() if top is not None}, facts
-                ),
-            )
+        reporter.send_value(
+            GROUP_DETAILS,
+            group.name,
+            GroupDetails(tensors_of_group, {tensor: top for tensor, top in weights.items() if top is not None}, facts),
         )
     yield Urgency.TENSOR_STATS
 
@@ -609,24 +587,18 @@ def run_set_ranges_job(
         parse_amax(text)
         ranges |= dict.fromkeys(tensors, (index, text))
         if tensors != (name,):
-            reporter.send(
-                ev.LogMessage(
-                    reporter.job,
-                    f"{name} names {counted_noun_text(len(tensors), 'tensor')} with the range "
-                    f"{text}: {name_list_text(tensors, 3)}.",
-                    "note",
-                )
+            reporter.log(
+                f"{name} names {counted_noun_text(len(tensors), 'tensor')} with the range "
+                f"{text}: {name_list_text(tensors, 3)}.",
+                "note",
             )
     effective = {index for index, _ in ranges.values()}
     for index, (name, text) in enumerate(request.ranges):
         if index not in effective:
-            reporter.send(
-                ev.LogMessage(
-                    reporter.job,
-                    f"--range {name}={text} has no effect: later ranges replace it. Put the "
-                    "range of fewer tensors behind that of more.",
-                    "warning",
-                )
+            reporter.log(
+                f"--range {name}={text} has no effect: later ranges replace it. Put the "
+                "range of fewer tensors behind that of more.",
+                "warning",
             )
     unmeasured = [
         tensor

@@ -186,7 +186,7 @@ def send_accuracies(
 
     def warn_of_failed_run(run: str, accuracy: Accuracy) -> None:
         if reason := find_simulation_failure_reason(accuracy):
-            reporter.send(ev.LogMessage(reporter.job, f"{run_title(run)} fails in execution: {reason}.", "warning"))
+            reporter.log(f"{run_title(run)} fails in execution: {reason}.", "warning")
 
     def measure_next_feed(run: str) -> None:
         nonlocal done
@@ -476,7 +476,7 @@ def _send_cumulative_raise_accuracies(
     accuracies = yield from load_or_measure(
         workspace, store, "raised", config, tuple[Accuracy, ...], reporter.run_steps(steps, Urgency.BACKGROUND)
     )
-    reporter.send(ev.ValueMeasured(reporter.job, ev.RAISED_ACCURACIES, config, accuracies))
+    reporter.send_value(ev.RAISED_ACCURACIES, config, accuracies)
 
 
 FP32_RUN = "fp32"
@@ -508,17 +508,13 @@ def run_comparison_job(
     if workspace.builder is not None:
         cached = store.load_engine_result(workspace, PrecisionConfig.from_precision(Precision.FP32))
         if cached is not None:
-            reporter.send(ev.ValueMeasured(reporter.job, FP32_ENGINE, None, cached))
+            reporter.send_value(FP32_ENGINE, None, cached)
     yield from measure_export_accuracy(workspace, store, reporter, runs)
     yield from add_metric_intervals(workspace, store, reporter, runs, pending)
     runs = {name: config for name, config in runs.items() if name != FP32_RUN}
     if reason := workspace.analysis.explain_missing_shares(workspace.find_judged_feeds(*runs.values())):
-        reporter.send(
-            ev.LogMessage(
-                reporter.job,
-                f"Shares and errors at the layers are not measured, since FP32 is not finite either. {reason}.",
-                "warning",
-            )
+        reporter.log(
+            f"Shares and errors at the layers are not measured, since FP32 is not finite either. {reason}.", "warning"
         )
         return
     order = sorted(runs, key=lambda name: name != request.shares_run) if request.shares_run is not None else []
@@ -663,9 +659,7 @@ def _filter_measurable_runs(
         try:
             ensure_ranges(workspace, store, reporter, [config])
         except NonFiniteTensorError as error:
-            reporter.send(
-                ev.LogMessage(reporter.job, f"{name} is not measured: {error.title}. {error.cause}", "warning")
-            )
+            reporter.log(f"{name} is not measured: {error.title}. {error.cause}", "warning")
         else:
             measurable[name] = config
     return measurable
@@ -683,7 +677,7 @@ def _report_raised_weight_scales(
     if scales:
         has_warned_loss = any(scale.max_channel_bit_loss >= MIN_WARNED_BITS for scale in scales)
         level = "warning" if has_warned_loss else "note"
-        reporter.send(ev.LogMessage(reporter.job, raised_scales_text(scales), level))
+        reporter.log(raised_scales_text(scales), level)
 
 
 def send_group_errors(
@@ -769,11 +763,7 @@ def _report_filled_batch_in_group_errors(
         if copies
         else f"are those of {counted_noun_text(sample_count, 'sample')}, without the last batch, which is filled up"
     )
-    reporter.send(
-        ev.LogMessage(
-            reporter.job, f"Errors at the layers {text}. Errors at the outputs are those of all samples.", "note"
-        )
-    )
+    reporter.log(f"Errors at the layers {text}. Errors at the outputs are those of all samples.", "note")
 
 
 def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter) -> None:
@@ -785,13 +775,10 @@ def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter)
     tails = [group.final_tensor for group in network.groups if group.final_tensor not in network.blocking_plugins]
     if counted_groups := sum(tail not in workspace.analysis.mask_axes_by_tensor for tail in tails):
         reason = f"the axes of {mask} in these tensors are unknown" if mask else "the judged outputs have several masks"
-        reporter.send(
-            ev.LogMessage(
-                reporter.job,
-                f"At {counted_groups} of {counted_noun_text(len(tails), 'fused layer')} the errors count padding too: "
-                f"{reason}. The judged outputs leave it out.",
-                "info",
-            )
+        reporter.log(
+            f"At {counted_groups} of {counted_noun_text(len(tails), 'fused layer')} the errors count padding too: "
+            f"{reason}. The judged outputs leave it out.",
+            "info",
         )
 
 
@@ -860,11 +847,7 @@ def run_method_comparison_job(
         )
         accuracy = yield from reporter.run_steps(run_to_last_value(partials, f"judging {method}"), Urgency.ACCURACY)
         rows.append(ev.RangeMethodResult(method, accuracy, seconds, calibration.samples))
-        reporter.send(
-            ev.ValueMeasured(
-                reporter.job, ev.METHOD_COMPARISON, None, ev.RangeMethodComparison(request.config, tuple(rows))
-            )
-        )
+        reporter.send_value(ev.METHOD_COMPARISON, None, ev.RangeMethodComparison(request.config, tuple(rows)))
 
 
 def run_what_if_job(
@@ -901,7 +884,7 @@ def run_sample_error_job(
     errors = yield from load_or_measure(
         workspace, store, "samples", config, SampleErrors, reporter.run_steps(steps, Urgency.ACCURACY)
     )
-    reporter.send(ev.ValueMeasured(reporter.job, SAMPLE_ERRORS, config, errors))
+    reporter.send_value(SAMPLE_ERRORS, config, errors)
 
 
 def run_single_sample_job(
@@ -913,9 +896,7 @@ def run_single_sample_job(
     for partial in measure_single_sample(workspace.analysis, request.runs, request.config, workspace.ranges, *position):
         reporter.send_progress(request.phase, partial.done_count, partial.total_count)
         if partial.value.is_complete or reporter.is_report_due("one sample"):
-            reporter.send(
-                ev.ValueMeasured(reporter.job, SINGLE_SAMPLES, (request.config, partial.value.name), partial.value)
-            )
+            reporter.send_value(SINGLE_SAMPLES, (request.config, partial.value.name), partial.value)
         yield Urgency.FIRST_SHARES
 
 
@@ -1026,14 +1007,11 @@ def run_zero_cost_job(
 
     def send_changes(further_changes: Sequence[ev.ZeroCostChange] = (), is_complete: bool = False) -> None:
         listed = (*changes, *further_changes)
-        reporter.send(
-            ev.ValueMeasured(
-                reporter.job,
-                ev.ZERO_COST_CHANGES,
-                (request.group, config),
-                ev.ZeroCostChanges(listed, is_complete),
-                {change.config: change.accuracy for change in listed if change.accuracy is not None},
-            )
+        reporter.send_value(
+            ev.ZERO_COST_CHANGES,
+            (request.group, config),
+            ev.ZeroCostChanges(listed, is_complete),
+            {change.config: change.accuracy for change in listed if change.accuracy is not None},
         )
 
     for is_for_network in (False, True):
@@ -1206,20 +1184,17 @@ def run_remedy_job(
         distinct = list_distinct_proposals([(proposal, accuracy) for _, proposal, accuracy in measured])
         shown = [entry for entry in measured if any(entry[1] is proposal for proposal, _ in distinct)]
         compared_accuracies = restrict_to_common_samples([accuracy for *_, accuracy in shown])
-        reporter.send(
-            ev.ValueMeasured(
-                reporter.job,
-                ev.REMEDIES,
-                (group.name, config),
-                tuple(
-                    ev.Remedy(key, proposal.label, proposal.config, accuracy, proposal.short_label, compared_accuracy)
-                    for (key, proposal, accuracy), compared_accuracy in zip(shown, compared_accuracies, strict=True)
-                ),
-                {proposal.config: accuracy for _, proposal, accuracy in shown},
-            )
+        reporter.send_value(
+            ev.REMEDIES,
+            (group.name, config),
+            tuple(
+                ev.Remedy(key, proposal.label, proposal.config, accuracy, proposal.short_label, compared_accuracy)
+                for (key, proposal, accuracy), compared_accuracy in zip(shown, compared_accuracies, strict=True)
+            ),
+            {proposal.config: accuracy for _, proposal, accuracy in shown},
         )
     if not remedies:
-        reporter.send(ev.ValueMeasured(reporter.job, ev.REMEDIES, (group.name, config), ()))
+        reporter.send_value(ev.REMEDIES, (group.name, config), ())
 
 
 def _list_remedies(

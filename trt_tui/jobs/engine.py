@@ -359,7 +359,7 @@ def _build_and_send_fp32_engine(
                 raise
             result = failed_build_result(builder.title, error)
             workspace.refused_fp32_engine = result if isinstance(error, BuildError) and error.is_refused else None
-    reporter.send(ev.ValueMeasured(reporter.job, FP32_ENGINE, None, result))
+    reporter.send_value(FP32_ENGINE, None, result)
     return result
 
 
@@ -377,7 +377,7 @@ def _build_and_store_engine(
 def _send_short_messages(builder: EngineBuilder) -> None:
     """Sends the short form of the messages of a build, unless the user sees the raw messages (``--verbose``)."""
     for line in short_message_lines(builder.printed) if not builder.workspace.options.verbose else ():
-        builder.reporter.send(ev.LogMessage(builder.reporter.job, line))
+        builder.reporter.log(line)
 
 
 def choose_build_plan(workspace: Workspace, config: PrecisionConfig) -> BuildPlan:
@@ -480,9 +480,7 @@ def _store_worst_build(builder: EngineBuilder, builds: Sequence[BuildOutput | Tr
         if isinstance(build, TrtTuiError):
             if number == 1:
                 raise build
-            builder.reporter.send(
-                ev.LogMessage(builder.reporter.job, f"build {number} of {len(builds)} failed: {build.title}", "warning")
-            )
+            builder.reporter.log(f"build {number} of {len(builds)} failed: {build.title}", "warning")
     results = tuple(build.result for build in builds if not isinstance(build, TrtTuiError))
     worst = _choose_worst_build(builds)
     assert worst is not None, "the first build did not fail"

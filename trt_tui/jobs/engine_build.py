@@ -74,7 +74,6 @@ from trt_tui.core.runner import (
 from trt_tui.errors import BackendUnavailableError, InputError, RunFailedError, TrtTuiError
 from trt_tui.files.writing import create_scratch_folder
 from trt_tui.formatting import builder_title, name_list_text
-from trt_tui.jobs import events as ev
 from trt_tui.jobs.scheduler import (
     MIN_REPORT_INTERVAL_S,
     JobReporter,
@@ -141,9 +140,9 @@ def report_known_defects(
     """Sends a warning for each known defect of the target release that affects a written file or engine of a config."""
     warnings, note = known_defect_warnings(workspace.network, target, config.precision_of)
     for text in warnings:
-        reporter.send(ev.LogMessage(reporter.job, text, "warning"))
+        reporter.log(text, "warning")
     if note:
-        reporter.send(ev.LogMessage(reporter.job, note, "note"))
+        reporter.log(note, "note")
 
 
 def lower_for_builder(
@@ -257,7 +256,7 @@ class EngineBuilder:
         """Reports a message about a build. Raw messages are those that the builder prints."""
         if is_raw:
             self.printed.append((level, text))
-        self.reporter.send(ev.LogMessage(self.reporter.job, f"{level}: {text}", "raw" if is_raw else "info"))
+        self.reporter.log(f"{level}: {text}", "raw" if is_raw else "info")
 
     def _run_build_attempts(
         self, config: PrecisionConfig, plan: BuildPlan, kept_tensors: Sequence[str]

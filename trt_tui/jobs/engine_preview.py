@@ -73,7 +73,7 @@ def run_preview_job(
         client = PreviewClient(workspace, store, reporter, ranges, request.low_priority)
         preview = yield from client.preview_config(config, URGENCIES_AFTER_PREVIEW)
         for level, text in preview.raw_messages:
-            reporter.send(ev.LogMessage(reporter.job, f"{level}: {text}", "raw"))
+            reporter.log(f"{level}: {text}", "raw")
         reporter.send(ev.EnginePreviewed(reporter.job, config, preview))
         if request.with_effects and preview.refusal is None and preview.ineffective_groups is None:
             reporter.send(

@@ -147,7 +147,7 @@ def _open_workspace(
         workspace.builder = builder
         reporter.send(ev.LayersListed(reporter.job, workspace.network.build_outline()))
         if workspace.network.reference_weights_text:
-            reporter.send(ev.LogMessage(reporter.job, workspace.network.reference_weights_text, "note"))
+            reporter.log(workspace.network.reference_weights_text, "note")
         _read_and_send_config_file(workspace, reporter, request)
         return
     yield Urgency.OPENING
@@ -201,9 +201,9 @@ def require_builder(options: Options, on_unused_backend: Callable[[BackendUnavai
 
 
 def _report_unused_backend(reporter: JobReporter, error: BackendUnavailableError) -> None:
-    reporter.send(ev.LogMessage(reporter.job, f"TensorRT is installed but not used: {error.title}: {error.cause}"))
+    reporter.log(f"TensorRT is installed but not used: {error.title}: {error.cause}")
     if error.raw_message:
-        reporter.send(ev.LogMessage(reporter.job, error.raw_message, "raw"))
+        reporter.log(error.raw_message, "raw")
 
 
 def _read_and_send_config_file(workspace: Workspace, reporter: JobReporter, request: rq.OpenNetwork) -> None:

@@ -290,7 +290,7 @@ def run_stages_job(
             source, failure_reason = yield from _build_engine_run(workspace, store, reporter, run)
             if source is None:
                 run = replace(run, unavailable_reason=failure_reason)
-                reporter.send(ev.ValueMeasured(reporter.job, STAGES, run.name, replace(stage, run=run)))
+                reporter.send_value(STAGES, run.name, replace(stage, run=run))
                 continue
         try:
             recorded = yield from _record_run_outputs(workspace, reporter, source)
@@ -324,7 +324,7 @@ def run_stages_job(
         if run.name == PRODUCTION_STAGE:
             comparisons = yield from _compare_production_outputs(workspace, store, reporter, request, recorded_runs)
             stage = replace(stage, other_accuracies=comparisons, input_differences=inputs)
-        reporter.send(ev.ValueMeasured(reporter.job, STAGES, run.name, stage))
+        reporter.send_value(STAGES, run.name, stage)
     if len(engine_runs) > 1 or batch_texts:
         different = next(
             filter(None, (find_first_different_kernel(first, second) for first, second in combinations(reports, 2))), ""
@@ -334,13 +334,10 @@ def run_stages_job(
             if len(engine_runs) > 1
             else ()
         )
-        reporter.send(
-            ev.ValueMeasured(
-                reporter.job,
-                STABILITY,
-                None,
-                Variation(tuple(run.run.name for run in engine_runs), spreads, different, tuple(batch_texts)),
-            )
+        reporter.send_value(
+            STABILITY,
+            None,
+            Variation(tuple(run.run.name for run in engine_runs), spreads, different, tuple(batch_texts)),
         )
 
 

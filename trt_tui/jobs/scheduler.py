@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 from trt_tui.core.engines.fallback_ladder import NoEngineError
 from trt_tui.core.execution import Executor, LocalExecutor, Waitable, map_generator_items
 from trt_tui.core.measure.analysis import PartialResult
+from trt_tui.core.measure.results import Accuracy, K, ResultKind, V
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import CancelledError, TrtTuiError, convert_memory_error, convert_os_error, exception_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -348,6 +350,16 @@ class Reporter:
         self.job = 0
         self.send: Callable[[ev.Event], None] = lambda event: None
         self.wake: Callable[[], None] = wake or (lambda: None)
+
+    def log(self, text: str, level: str = "info") -> None:
+        """Sends a line for the log pane. The levels are those of `LogMessage`."""
+        self.send(ev.LogMessage(self.job, text, level))
+
+    def send_value(
+        self, kind: ResultKind[K, V], key: K, value: V, accuracies: Mapping[PrecisionConfig, Accuracy] | None = None
+    ) -> None:
+        """Sends a measured value, as `ValueMeasured` describes it."""
+        self.send(ev.ValueMeasured(self.job, kind, key, value, accuracies or {}))
 
     def send_progress(self, phase: str, done: int, total: int) -> None:
         """Sends the progress of a job."""

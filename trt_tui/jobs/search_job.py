@@ -498,14 +498,11 @@ class SearchJob:
         start_time, search = time.monotonic(), self.search
         effort = search.initial_effort = ZeroCostEffort(is_exhausted=search.zero_cost_effort.is_exhausted)
         effort.predicted_s = self._max_judging_s * effort.budget
-        self.reporter.send(
-            ev.LogMessage(
-                self.reporter.job,
-                "Zero-cost changes and other ranges: at most "
-                f"{counted_noun_text(effort.budget, 'simulated config')}, about {duration_text(effort.predicted_s)}, "
-                "besides the measurement of the changes.",
-                "info",
-            )
+        self.reporter.log(
+            "Zero-cost changes and other ranges: at most "
+            f"{counted_noun_text(effort.budget, 'simulated config')}, about {duration_text(effort.predicted_s)}, "
+            "besides the measurement of the changes.",
+            "info",
         )
         for index, kinds in enumerate(list_searched_stages() if self.request.try_zero_cost else [()]):
             if search.current_trial is None:
@@ -1139,12 +1136,8 @@ class SearchJob:
                 leaves_file = True
             except InputError as error:
                 if not self._has_named_file_layers:
-                    self.reporter.send(
-                        ev.LogMessage(
-                            self.reporter.job,
-                            f"Zero-cost changes are not tried on layers in file precision: {error.title}.",
-                            "warning",
-                        )
+                    self.reporter.log(
+                        f"Zero-cost changes are not tried on layers in file precision: {error.title}.", "warning"
                     )
                 self._has_named_file_layers = True
         proposals = propose_zero_cost_moves(
@@ -1221,13 +1214,7 @@ class SearchJob:
         if not result.failure_reason + result.doubt_reason or error_text in ("", self._shown_check_errors):
             return
         count = len(config.find_raised_groups(self.workspace.network))
-        self.reporter.send(
-            ev.LogMessage(
-                self.reporter.job,
-                f"With {counted_noun_text(count, 'raised layer')} {result.text}:\n{error_text}",
-                "note",
-            )
-        )
+        self.reporter.log(f"With {counted_noun_text(count, 'raised layer')} {result.text}:\n{error_text}", "note")
         self._shown_check_errors = error_text
 
     # -- progress -----------------------------------------------------------------------------------------------

@@ -98,9 +98,9 @@ def _send_pending_notices(
 ) -> ExecutionMode | None:
     """Sends new messages of workers and memory fallbacks, and a changed execution mode. Returns the current mode."""
     for log_level, text in workspace.worker_pool.take_new_messages() if workspace.worker_pool is not None else ():
-        reporter.send(ev.LogMessage(reporter.job, text, log_level))
+        reporter.log(text, log_level)
     for text in workspace.memory_fallbacks.take_messages():
-        reporter.send(ev.LogMessage(reporter.job, text, "warning" if HOST_MODE in text else "info"))
+        reporter.log(text, "warning" if HOST_MODE in text else "info")
     if (mode := workspace.execution_mode) is not None and mode != last_execution_mode:
         reporter.send(ev.ExecutionModeChanged(reporter.job, mode))
     return mode
