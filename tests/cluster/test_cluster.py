@@ -26,7 +26,6 @@ from tests.standins import dask_host
 from trt_tui.cluster import cluster as clusters
 from trt_tui.cluster.cluster import ClusterSpec, ClusterWorkerPool
 from trt_tui.core.calibration.calibration import Calibration, calibrate, collect_tensor_stats
-from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.results import Accuracy
@@ -38,7 +37,6 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import search_job
 from trt_tui.jobs.engine import BuildOutput, BuildTask
-from trt_tui.jobs.engine_preview import PreviewClient, PreviewTask
 from trt_tui.jobs.store import ResultCache, ResultStore
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
@@ -238,7 +236,7 @@ def test_workers_use_the_weights_of_a_reference_as_the_program_does(used, runnin
 
 
 @pytest.mark.rtx
-def test_engines_are_built_and_previewed_at_once(workspace, running, tmp_path):
+def test_engines_are_built_at_once(workspace, running, tmp_path):
     options = replace(workspace.options, backend="tensorrt-rtx", compute_capability=(8, 9))
     other = Running.__new__(Running)
     other.__dict__.update(running.__dict__, workspace=Workspace(options))
@@ -256,18 +254,6 @@ def test_engines_are_built_and_previewed_at_once(workspace, running, tmp_path):
     again = made[items[2]]  # the engine of a further build comes along, with its timings
     assert again.result.engine_bytes < max(map(len, again.files.values())) and not made[items[1]].files
     assert other.workspace.builder is None  # nothing was built here
-    other.workspace.worker_pool = running.hired
-    report, before = SimpleNamespace(wake=running.woken.set), running.hired.transfer_counts["results"]
-    asking = PreviewClient(other.workspace, ResultStore(ResultCache(tmp_path)), report, {})
-    previews = run_to_end(asking.preview_configs([fp32, fp16, fp32]))
-    for config, found in zip((fp32, fp16, fp32), previews, strict=True):
-        here = run_to_end(PreviewTask(asking._make_preview_request(config)).run_item(other.workspace, config))
-        assert (
-            replace(found, preview_s=0) == replace(here, preview_s=0) and here.implementations and here.refusal is None
-        )
-    assert running.hired.transfer_counts["results"] > before and asking._store.results.get(
-        asking._preview_cache_key(fp16), Preview
-    )
     running.hands()
     running.serving(2)
 

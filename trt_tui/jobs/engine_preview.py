@@ -2,12 +2,11 @@
 
 import importlib.util
 import signal
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from trt_tui.backends.cuda import find_first_device
 from trt_tui.backends.registry import find_installed_version
@@ -32,7 +31,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_for_export
 from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
-from trt_tui.jobs.scheduler import JobReporter, Steps, Urgency, WaitStep, get_executor, start_thread
+from trt_tui.jobs.scheduler import JobReporter, Steps, Urgency, WaitStep, start_thread
 from trt_tui.jobs.store import FileCache, ResultStore
 from trt_tui.workspace import FileReplacedError, Workspace, find_shape_profile
 
@@ -106,53 +105,6 @@ def set_preview_process_paused(is_paused: bool) -> None:
     _CONNECTION.set_paused(is_paused)
 
 
-def _make_preview_network(workspace: Workspace, sha256: str) -> PreviewNetwork:
-    """Returns the description of a workspace's network that the preview process needs."""
-    options = workspace.options
-    reference = options.reference if workspace.network.weights_source_name else None
-    return PreviewNetwork(
-        str(workspace.network.path),
-        sha256,
-        reference,
-        tuple(options.ort_ops),
-        tuple((path, file_sha256(path)) for path in options.production.plugins),
-    )
-
-
-class PreviewTask:
-    """The task that previews a config. The builder runs in a thread of the worker.
-
-    Args:
-        request: A request about the same network. Its config is replaced by each item.
-    """
-
-    def __init__(self, request: PreviewRequest) -> None:
-        self._request = request
-        self._previewer: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_previewer": None}
-
-    def describe_item(self, item: PrecisionConfig) -> str:
-        return "the preview of a config"
-
-    def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[WaitStep, None, Preview]:
-        from trt_tui.jobs.preview_server import PreviewServer  # needed only on workers
-
-        network = _make_preview_network(context, self._request.network.sha256)
-        previewer = self._previewer = self._previewer or PreviewServer((network, context.network))
-        request = replace(self._request, network=network, config=item)
-        previewer.is_wanted = True
-        preview = start_thread(lambda: previewer.make_preview(request), lambda: None)
-        try:
-            while not preview.done():
-                yield WaitStep(preview.done)
-        finally:
-            previewer.is_wanted = False
-            wait([preview])
-        return preview.result()
-
-
 class PreviewClient:
     """The client of the preview process, which returns the previews of the configs of one network.
 
@@ -174,11 +126,15 @@ class PreviewClient:
         self._workspace, self._niceness = workspace, BACKGROUND_NICENESS if low_priority else 0
         source = workspace.fingerprint
         sha256 = source.sha256 if source is not None else store.network_sha256(workspace.network)
-        self._preview_network = _make_preview_network(workspace, sha256)
-        self._profile, self._requested_capability = (
-            _choose_optimization_profile(workspace),
-            workspace.options.compute_capability,
+        options = workspace.options
+        self._preview_network = PreviewNetwork(
+            str(workspace.network.path),
+            sha256,
+            options.reference if workspace.network.weights_source_name else None,
+            tuple(options.ort_ops),
+            tuple((path, file_sha256(path)) for path in options.production.plugins),
         )
+        self._profile, self._requested_capability = _choose_optimization_profile(workspace), options.compute_capability
         self._gpu_capability: tuple[int, int] | None = None
         with suppress(BackendUnavailableError):  # without a GPU, the user has to name a compute capability
             self._gpu_capability = find_first_device().compute_capability
@@ -208,27 +164,6 @@ class PreviewClient:
             self._store_preview(config, preview)
         return preview
 
-    def preview_configs(self, configs: Sequence[PrecisionConfig]) -> Steps[list[Preview]]:
-        """Returns the previews of several configs. Workers make them in parallel."""
-        worker_pool, previews = self._workspace.worker_pool, dict[PrecisionConfig, Preview]()
-        unknown = [
-            config
-            for config in dict.fromkeys(configs)
-            if self._store.results.get(self._preview_cache_key(config), Preview) is None
-        ]
-        if worker_pool is not None and min(len(unknown), worker_pool.count_workers(for_engines=True)) > 1:
-            executor = get_executor(self._workspace, self._reporter, for_engines=True)
-            for finished in executor.map(PreviewTask(self._make_preview_request(configs[0])), unknown):
-                if finished is not None:
-                    previews.update([finished])
-                    if finished[1].refusal is None:
-                        self._store_preview(*finished)
-                yield WaitStep(executor.is_ready)
-        results = []
-        for config in configs:
-            results.append(previews[config] if config in previews else (yield from self.preview_config(config)))
-        return results
-
     def add_move_effects(self, config: PrecisionConfig, preview: Preview) -> Steps[Preview]:
         """Returns a preview with the effects that the moves of its config have on the engine.
 
@@ -238,9 +173,9 @@ class PreviewClient:
         ineffective: set[str] = set()
         pending: list[Sequence[FusionGroup]] = [find_possibly_ineffective_groups(network, config, preview)]
         while group_sets := [groups for groups in pending if groups]:
-            answers = yield from self.preview_configs([config.without_group_precision(groups) for groups in group_sets])
             pending = []
-            for groups, reduced_preview in zip(group_sets, answers, strict=True):
+            for groups in group_sets:
+                reduced_preview = yield from self.preview_config(config.without_group_precision(groups))
                 if reduced_preview.refusal is None and is_same_engine(preview, reduced_preview):
                     ineffective.update(group.name for group in groups)
                 elif reduced_preview.refusal is None and len(groups) > 1:

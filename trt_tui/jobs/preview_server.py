@@ -51,17 +51,14 @@ from trt_tui.jobs.child_exit import connect_to_parent
 class PreviewServer:
     """The server that answers preview requests in their order.
 
-    Args:
-        open_network: A network that is already open; None to open it at the first request.
-
     Attributes:
         is_wanted: True if a job waits for the answer to the request.
     """
 
-    def __init__(self, open_network: tuple[PreviewNetwork, Network] | None = None) -> None:
+    def __init__(self) -> None:
         self.is_wanted = False
         self._trt: Any = None
-        self._open_network = open_network
+        self._open_network: tuple[PreviewNetwork, Network] | None = None
         self._plugin_errors: dict[str, TrtTuiError | None] = {}
 
     def make_preview(self, request: PreviewRequest) -> Preview:

@@ -226,14 +226,14 @@ def test_several_builds_are_made_by_workers_at_once(
         "EngineCache",  # as on the same host
         lambda folder=None: EngineCache(folder) if folder is not None else cache,
     )
-    report = SimpleNamespace(wake=print, send=sent.append, send_progress=lambda *at: None, job=1)
+    report = SimpleNamespace(wake=print, log=lambda text, level: sent.append(text), send_progress=lambda *at: None)
     steps = engine.build_engines_in_parallel(workspace, store, report, (config,))
     run_to_end(steps)
     assert len(results) == (figures is not None)
     if figures:
         assert [one.worst_errors.sqnr_db for one in results[config].repeated_builds] == figures
         assert results[config].accuracy.worst_output[1].errors.sqnr_db == min(figures) and cache.read("ab" * 32) == kept
-    assert [note.text for note in sent] == ["build 2 of 3 failed: no luck"] * (figures == [20.0, 25.0])
+    assert sent == ["build 2 of 3 failed: no luck"] * (figures == [20.0, 25.0])
 
 
 def test_the_first_group_that_parts_is_named_and_a_fusion_is_told_from_a_kernel(named_network) -> None:
