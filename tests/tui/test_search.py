@@ -211,7 +211,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         best, said = finding.best_config, best_evaluation_text(finding)
         assert main.session.is_searching and finding.progress.done == 5
         assert said in status(main) and hint_of(main).actions == ("find",)
-        for phase, text in ((finding.progress.pass_name, ""), ("held-out samples", " 3/8")):
+        for phase, text in ((finding.progress.trial.step_name, ""), ("held-out samples", " 3/8")):
             job = main.session.pending_requests.get(finding.progress.job)
             job.update_progress(ev.JobProgress(job.number, phase, 3 * bool(text), 8 * bool(text)))
             assert job_texts(main.session, job)[0].startswith(f"{phase}{text}: ") and phase

@@ -512,7 +512,7 @@ class ProgressLine:
         if self._is_terminal:
             if self._is_redraw_due():
                 self._draw_progress(
-                    f"{search_status.progress.pass_name}: {search_status.progress.done} tried; {best_text}"
+                    f"{search_status.progress.trial.step_name}: {search_status.progress.done} tried; {best_text}"
                 )
         elif best_text != self._best_text:
             self._best_text = best_text

@@ -36,7 +36,7 @@ from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.runner import ExecutionMode
-from trt_tui.core.search import Evaluation, SearchResult, ZeroCostEffort
+from trt_tui.core.search import Evaluation, SearchResult, Trial, ZeroCostEffort
 
 
 @dataclass(frozen=True)
@@ -401,17 +401,12 @@ class SearchProgress(Event, changes_rows=False):
 
     Attributes:
         done: The number of evaluations so far.
-        trial_groups: The groups that are raised in the config to be evaluated.
-        group: The group that the evaluation decides about; "" if it decides about several.
-        pass_name: The pass of the search that requests the evaluation: the method, "revert", "ranges" ...;
-            "search" between evaluations.
+        trial: The config to be evaluated, with the step of the search that requests it; "search" between evaluations.
         result: The best result so far.
     """
 
     done: int
-    trial_groups: tuple[str, ...]
-    group: str
-    pass_name: str
+    trial: Trial
     result: SearchResult
 
 

@@ -1225,18 +1225,9 @@ class SearchJob:
         Args:
             must_send: True to send it in any case, because the next step may crash the background process.
         """
-        reporter, search, trial = self.reporter, self.search, self.search.current_trial or Trial()
+        reporter, search, trial = self.reporter, self.search, self.search.current_trial or Trial(step_name="search")
         if must_send or reporter.is_report_due("search"):
-            reporter.send(
-                ev.SearchProgress(
-                    reporter.job,
-                    len(search.evaluations),
-                    trial.raised_groups,
-                    trial.about,
-                    trial.step_name or "search",
-                    search.result,
-                )
-            )
+            reporter.send(ev.SearchProgress(reporter.job, len(search.evaluations), trial, search.result))
 
     def make_end_event(
         self,

@@ -489,7 +489,7 @@ class Session(SessionState):
         if self.search_status is None or job is None or not isinstance(job.request, rq.FindMixedPrecisionConfig):
             return
         self.search_status.progress = event
-        job.update_progress(ev.JobProgress(event.job, event.pass_name, event.done, 0))
+        job.update_progress(ev.JobProgress(event.job, event.trial.step_name, event.done, 0))
 
     @_apply.register
     def _apply_search_result(self, event: ev.SearchEnded) -> None:

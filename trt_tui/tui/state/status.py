@@ -73,8 +73,8 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
     count_text = f" {job.progress.done}/{job.progress.total}" if job.progress is not None else ""
     progress_text = count_text or (f", {elapsed_text(job.phase_duration_s)}" if job.phase_duration_s >= 1 else "")
     if search_status is not None and search_status.request is job.request and search_status.progress is not None:
-        progress = search_status.progress
-        tried = shorten_middle(progress.group, 24) if progress.group else f"{len(progress.trial_groups)} raised"
+        progress, trial = search_status.progress, search_status.progress.trial
+        tried = shorten_middle(trial.about, 24) if trial.about else f"{len(trial.raised_groups)} raised"
         short_title = f"{job.title}, {progress.done} tried"
         best = f"best: {best_evaluation_text(search_status)}"
         texts = [
