@@ -76,7 +76,7 @@ def test_of_many_configs_those_shown_those_listed_and_what_was_built_are_kept():
 def test_a_way_out_that_was_tried_is_a_result_of_its_config():
     raised = INT8.with_group_precision(MLP.groups[:1], Precision.FP32)
     results = SessionResults()
-    options = tuple(ev.Remedy("space", "FP32", config, verdict(40.0)) for config in (raised, INT8))
+    options = tuple(ev.Remedy("FP32", config, key="space", accuracy=verdict(40.0)) for config in (raised, INT8))
     results.store_event_results(measured(INT8, verdict(20.0)))
     results.store_event_results(
         ev.ValueMeasured(

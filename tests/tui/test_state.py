@@ -665,7 +665,7 @@ def test_no_figure_is_shown_for_what_is_not_finite(session):
 def test_the_detail_keeps_the_range_that_is_better_by_the_target(session, target, kept):
     def option(label, sqnr, largest):
         one = ErrorMetrics(sqnr, 0.99, 1e-3, largest, largest)
-        return ev.Remedy("r", label, session.config, Accuracy({"y": OutputErrors(one)}))
+        return ev.Remedy(label, session.config, key="r", accuracy=Accuracy({"y": OutputErrors(one)}))
 
     session.targets = (parse_target(target),)
     session.results[session.config].store_accuracy(option("now", 9.0, 0.6).accuracy)
@@ -697,7 +697,7 @@ def test_only_remedies_that_improve_the_value_are_listed_the_best_first(session,
     remedies = [
         remedy_of(session, "r", "range", value)
         if value
-        else ev.Remedy("r", "NaN", session.config, Accuracy({"y": OutputErrors(ErrorMetrics(nan=3))}))
+        else ev.Remedy("NaN", session.config, key="r", accuracy=Accuracy({"y": OutputErrors(ErrorMetrics(nan=3))}))
         for value in values
     ]
     assert [one.accuracy.worst_errors.sqnr_db for one in improving(session, remedies)] == listed
@@ -712,7 +712,8 @@ def test_only_remedies_that_improve_the_value_are_listed_the_best_first(session,
 
 def remedy_of(session, key, label, sqnr_db, interval=None):
     spread = AccuracyIntervals(worst_output={"sqnr": ConfidenceInterval(*interval)}) if interval else None
-    return ev.Remedy(key, label, session.config, Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, intervals=spread))
+    accuracy = Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, intervals=spread)
+    return ev.Remedy(label, session.config, key=key, accuracy=accuracy)
 
 
 def test_a_margin_is_the_distance_to_the_farther_end_on_both_sides_of_the_target(session):
@@ -792,7 +793,10 @@ def test_the_metric_decides_which_remedy_is_best(session):
     values = {"mse": (13.2, {"f1": 0.588}), "entropy": (13.0, {"f1": 0.754}), "percentile": (13.1, {})}
     remedies = tuple(
         ev.Remedy(
-            "r", label, session.config, Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, metric, judged_error=0.1)
+            label,
+            session.config,
+            key="r",
+            accuracy=Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, metric, judged_error=0.1),
         )
         for label, (sqnr_db, metric) in values.items()
     )

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -989,10 +989,6 @@ def run_stored_results_job(
         yield Urgency.ACCURACY
 
 
-MeasuredProposal: TypeAlias = tuple[ConfigProposal, Accuracy | None]
-"""A proposed change and the accuracy of its config; None if it is not measured yet."""
-
-
 def run_zero_cost_job(
     workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.MeasureZeroCostChanges
 ) -> Steps[None]:
@@ -1002,77 +998,79 @@ def run_zero_cost_job(
     """
     network, config = workspace.network, request.config
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision_of_groups(config, network.groups)])
-    changes: list[ev.ZeroCostChange] = []
-    known_configs: set[PrecisionConfig] = set()
+    changes_by_scope: dict[bool, list[ev.ZeroCostChange]] = {False: [], True: []}
+    kernel_counts: dict[PrecisionConfig, dict[str, Any]] = {}
 
-    def send_changes(further_changes: Sequence[ev.ZeroCostChange] = (), is_complete: bool = False) -> None:
-        listed = (*changes, *further_changes)
+    def list_changes() -> list[ev.ZeroCostChange]:
+        return [
+            replace(change, **kernel_counts.get(change.config, {}))
+            for changes in changes_by_scope.values()
+            for change in list_distinct_changes(changes)
+        ]
+
+    def send_changes(is_complete: bool = False) -> None:
+        listed = list_changes()
+        accuracies = {change.config: change.accuracy for change in listed if change.accuracy is not None}
         reporter.send_value(
             ev.ZERO_COST_CHANGES,
             (request.group, config),
-            ev.ZeroCostChanges(listed, is_complete),
-            {change.config: change.accuracy for change in listed if change.accuracy is not None},
+            ev.ZeroCostChanges(tuple(listed), is_complete),
+            accuracies,
         )
 
-    for is_for_network in (False, True):
+    for is_for_network, changes in changes_by_scope.items():
         groups = network.groups if is_for_network else [network.get_group(request.group)] if request.group else []
         kinds = [kind for kind in ZERO_COST_KINDS if (kind.is_for_searches if is_for_network else kind.is_for_rows)]
-        proposals = propose_zero_cost_moves(
-            workspace, store, reporter, groups, config, kinds, may_replace_file_precision=True
-        )
-        measured: list[MeasuredProposal] = [
-            (proposal, None) for proposal in proposals if proposal.config not in known_configs
-        ]
-        known_configs |= {proposal.config for proposal, _ in measured}
-
-        def list_changes(
-            measured: Sequence[MeasuredProposal] = measured, is_for_network: bool = is_for_network
-        ) -> list[ev.ZeroCostChange]:
-            return [
-                ev.ZeroCostChange(proposal.label, proposal.config, is_for_network, accuracy)
-                for proposal, accuracy in list_distinct_proposals(measured)
-            ]
-
-        send_changes(list_changes())
-        ensure_ranges(workspace, store, reporter, [proposal.config for proposal, _ in measured])
-        for index, (proposal, _) in enumerate(measured):
-            accuracy = yield from measure_final_accuracy(
-                workspace, store, reporter, proposal.config, Urgency.REMEDIES, f"trying {proposal.label}"
+        known_configs = {change.config for change in changes_by_scope[False]}
+        changes += [
+            ev.ZeroCostChange(**vars(proposal), is_for_network=is_for_network)
+            for proposal in propose_zero_cost_moves(
+                workspace, store, reporter, groups, config, kinds, may_replace_file_precision=True
             )
-            measured[index] = proposal, accuracy
-            send_changes(list_changes())
-        changes += list_changes()
-    if changes and request.use_preview and is_tensorrt_rtx_installed() and not preview_mismatch_reason(workspace):
+            if proposal.config not in known_configs
+        ]
+        send_changes()
+        ensure_ranges(workspace, store, reporter, [change.config for change in changes])
+        for index, change in enumerate(changes):
+            accuracy = yield from measure_final_accuracy(
+                workspace, store, reporter, change.config, Urgency.REMEDIES, f"trying {change.label}"
+            )
+            changes[index] = replace(change, accuracy=accuracy)
+            send_changes()
+    listed = list_changes()
+    if listed and request.use_preview and is_tensorrt_rtx_installed() and not preview_mismatch_reason(workspace):
         previewer = PreviewClient(workspace, store, reporter, workspace.ranges)
         before = yield from previewer.preview_config(config)
-        for index, change in enumerate(changes if before.refusal is None else ()):
+        for change in listed if before.refusal is None else ():
             after = yield from previewer.preview_config(change.config)
             if after.refusal is None:
-                changes[index] = replace(
-                    change,
-                    added_kernels=len(after.kernels) - len(before.kernels),
-                    attention_kernels=(before.attention_kernel_count, after.attention_kernel_count),
-                )
+                kernel_counts[change.config] = {
+                    "added_kernels": len(after.kernels) - len(before.kernels),
+                    "attention_kernels": (before.attention_kernel_count, after.attention_kernel_count),
+                }
                 send_changes()
     send_changes(is_complete=True)
 
 
-def list_distinct_proposals(measured: Sequence[MeasuredProposal]) -> list[MeasuredProposal]:
-    """Returns the proposals in their order, with one proposal for all variants of a change.
+ChangeT = TypeVar("ChangeT", ev.ZeroCostChange, ev.Remedy)
+
+
+def list_distinct_changes(changes: Sequence[ChangeT]) -> list[ChangeT]:
+    """Returns changes in their order, with one change for all its variants.
 
     Of the variants of a change only the best one is left. It has the place of the first variant. The metric of the user
     decides, if there is one, and then the judged error.
     """
 
-    def comparable_loss(entry: MeasuredProposal) -> tuple[float, float]:
-        accuracy = entry[1]
+    def comparable_loss(change: ChangeT) -> tuple[float, float]:
+        accuracy = change.accuracy
         if accuracy is None or accuracy.nonfinite_count or accuracy.judged_error is None:
             return math.inf, math.inf
         return -(accuracy.headline_metric or 0.0), accuracy.judged_error
 
-    families: dict[object, list[MeasuredProposal]] = {}
-    for index, entry in enumerate(measured):
-        families.setdefault(entry[0].family or index, []).append(entry)
+    families: dict[object, list[ChangeT]] = {}
+    for index, change in enumerate(changes):
+        families.setdefault(change.family or index, []).append(change)
     return [min(variants, key=comparable_loss) for variants in families.values()]
 
 
@@ -1168,30 +1166,22 @@ def run_remedy_job(
     )
     remedies = _list_remedies(workspace, store, reporter, group, config)
     ensure_ranges(workspace, store, reporter, [proposal.config for _, proposal in remedies])
-    measured: list[tuple[str, ConfigProposal, Accuracy]] = []
+    measured: list[ev.Remedy] = []
     for key, proposal in remedies:
-        measured.append(
-            (
-                key,
-                proposal,
-                (
-                    yield from measure_final_accuracy(
-                        workspace, store, reporter, proposal.config, Urgency.REMEDIES, f"trying {proposal.label}"
-                    )
-                ),
-            )
+        accuracy = yield from measure_final_accuracy(
+            workspace, store, reporter, proposal.config, Urgency.REMEDIES, f"trying {proposal.label}"
         )
-        distinct = list_distinct_proposals([(proposal, accuracy) for _, proposal, accuracy in measured])
-        shown = [entry for entry in measured if any(entry[1] is proposal for proposal, _ in distinct)]
-        compared_accuracies = restrict_to_common_samples([accuracy for *_, accuracy in shown])
+        measured.append(ev.Remedy(**vars(proposal), key=key, accuracy=accuracy))
+        shown = list_distinct_changes(measured)
+        compared_accuracies = restrict_to_common_samples([remedy.accuracy for remedy in shown])
         reporter.send_value(
             ev.REMEDIES,
             (group.name, config),
             tuple(
-                ev.Remedy(key, proposal.label, proposal.config, accuracy, proposal.short_label, compared_accuracy)
-                for (key, proposal, accuracy), compared_accuracy in zip(shown, compared_accuracies, strict=True)
+                replace(remedy, compared_accuracy=compared_accuracy)
+                for remedy, compared_accuracy in zip(shown, compared_accuracies, strict=True)
             ),
-            {proposal.config: accuracy for _, proposal, accuracy in shown},
+            {remedy.config: remedy.accuracy for remedy in shown},
         )
     if not remedies:
         reporter.send_value(ev.REMEDIES, (group.name, config), ())

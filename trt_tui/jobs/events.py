@@ -32,6 +32,7 @@ from trt_tui.core.measure.results import (
 )
 from trt_tui.core.measure.run_sources import ReferenceInfo
 from trt_tui.core.measure.target import HeldOutResult, TargetOutcome
+from trt_tui.core.measure.zero_cost_kinds import ConfigProposal
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.network.layers import NetworkOutline
@@ -271,21 +272,16 @@ ZERO_COST_KEY = "9"
 """The key that selects the remedies without run-time cost."""
 
 
-@dataclass(frozen=True)
-class Remedy:
-    """A change that may reduce the error of a group, with its key, its label, the resulting config, and the accuracy of
-    that config.
+@dataclass(frozen=True, kw_only=True)
+class Remedy(ConfigProposal):
+    """A change that may reduce the error of a group, with the key that selects it, and the accuracy of its config.
 
     Attributes:
-        short_label: The label in at most 15 characters; "" if the label is that short.
         compared_accuracy: The accuracy on the samples that judge all remedies of a list; None if these are all samples.
     """
 
     key: str
-    label: str
-    config: PrecisionConfig
     accuracy: Accuracy
-    short_label: str = ""
     compared_accuracy: Accuracy | None = None
 
     @property
@@ -293,12 +289,11 @@ class Remedy:
         return self.compared_accuracy or self.accuracy
 
 
-@dataclass(frozen=True)
-class ZeroCostChange:
+@dataclass(frozen=True, kw_only=True)
+class ZeroCostChange(ConfigProposal):
     """A zero-cost change that the user can choose.
 
     Attributes:
-        config: The config with the change.
         is_for_network: True if the change is made wherever the network allows it; False for a single group.
         accuracy: The simulated accuracy of the config; None if it is not measured yet.
         added_kernels: The number of kernels that the previewed engine has more than without the change; None if it is
@@ -307,9 +302,7 @@ class ZeroCostChange:
             None if they are unknown.
     """
 
-    label: str
-    config: PrecisionConfig
-    is_for_network: bool
+    is_for_network: bool = False
     accuracy: Accuracy | None = None
     added_kernels: int | None = None
     attention_kernels: tuple[int, int] | None = None

@@ -11,7 +11,7 @@ from tests.driven import DrivenWorker, of, save_resnet, values
 from trt_tui.core.engines.group_implementations import Kernel, Preview
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.target import TargetResult
-from trt_tui.core.measure.zero_cost_kinds import ConfigProposal, TrialBudget, find_network_refusal_reasons
+from trt_tui.core.measure.zero_cost_kinds import TrialBudget, find_network_refusal_reasons
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, SmoothQuantMove
 from trt_tui.core.precision import Precision
@@ -247,7 +247,7 @@ def test_values_of_changes_stream_in_and_are_those_of_a_whatif(worker):
 def proposed(label, subjects, error, family="", kind=SmoothQuantMove, f1=None):
     moves = {subject: kind("0.5", "AAAAAA==") for subject in subjects}
     accuracy = None if error is None else Accuracy({}, {} if f1 is None else {"f1": f1}, judged_error=error)
-    return ConfigProposal(label, INT8.with_moves(moves), "", family), accuracy
+    return ev.ZeroCostChange(label, INT8.with_moves(moves), "", family, accuracy=accuracy)
 
 
 def test_lists_show_the_best_strength():
@@ -256,13 +256,13 @@ def test_lists_show_the_best_strength():
         proposed("0.75", "abc", 0.1, "SmoothQuant"),
         proposed("bias", (), 0.1),
     )
-    assert comparison.list_distinct_proposals([weak, strong, other]) == [strong, other]
+    assert comparison.list_distinct_changes([weak, strong, other]) == [strong, other]
     unmeasured = proposed("0.5", "ab", None, "SmoothQuant")
-    assert comparison.list_distinct_proposals([unmeasured, other]) == [unmeasured, other]
-    assert comparison.list_distinct_proposals([unmeasured, strong]) == [strong]
+    assert comparison.list_distinct_changes([unmeasured, other]) == [unmeasured, other]
+    assert comparison.list_distinct_changes([unmeasured, strong]) == [strong]
     higher = proposed("0.5", "ab", 0.2, "SmoothQuant", f1=0.75)
     lower = proposed("1", "ab", 0.1, "SmoothQuant", f1=0.6)
-    assert comparison.list_distinct_proposals([lower, higher]) == [higher], "the metric decides"
+    assert comparison.list_distinct_changes([lower, higher]) == [higher], "the metric decides"
 
 
 def test_short_labels_fit_into_the_detail_pane(worker):

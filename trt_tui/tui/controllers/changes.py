@@ -558,7 +558,7 @@ class ZeroCostController(Presenter):
         group, config = self._zero_cost_subject
         remedies = self.session.results.find_value(ev.REMEDIES, (group.name, config)) if group is not None else None
         return [
-            ev.ZeroCostChange(remedy.label, remedy.config, False, remedy.accuracy)
+            ev.ZeroCostChange(remedy.label, remedy.config, accuracy=remedy.accuracy)
             for remedy in remedies or ()
             if remedy.key == ev.ZERO_COST_KEY
         ]
