@@ -14,7 +14,7 @@ from trt_tui.core.measure.engine_agreement import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults, RunKind
 from trt_tui.core.measure.target import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
-from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.report.document import Section, Table
 from trt_tui.core.report.json_record import exported_run_record, target_outcome_record
@@ -214,7 +214,7 @@ def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[
 
 def _config_difference_rows(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> list[list[str]]:
     """Returns the table of the layers and tensors in which a config differs from the first config, with a header."""
-    titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
+    titles_by_group = group_titles(outline)
     changed_values: dict[str, dict[int, str]] = {}
     first_values: dict[str, str] = {}
     for index, compared_config in enumerate(compared_configs[1:], 1):

@@ -219,9 +219,6 @@ class MeasureWhatIf(Request):
     config: PrecisionConfig
     with_shares: bool = False
 
-    def job_title(self, config_name: str = "", has_builder: bool = True) -> str:
-        return super().job_title(config_name or "of a config")
-
 
 @dataclass(frozen=True)
 class MeasureSampleErrors(Request):

@@ -18,7 +18,7 @@ from trt_tui.core.measure.stages import PRODUCTION_STAGE, STABILITY, StageResult
 from trt_tui.core.measure.user_metric import metric_part_rows
 from trt_tui.core.moves import config_file
 from trt_tui.core.moves.keep_rules import default_keep_rules_note
-from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.report import json_record
 from trt_tui.core.report.config_report import config_section
 from trt_tui.core.report.document import Block, Section, Table, report_markdown, report_text
@@ -409,7 +409,7 @@ def _worst_group_blocks(session: SessionState, run: str) -> list[Block]:
     the causes of the largest losses follow.
     """
     results, config, outline = session.get_run_results(run), session.get_run_config(run), session.opened_network.outline
-    shares, titles_by_group = results.shares, group_titles(build_scope_tree(outline.layers, outline.groups))
+    shares, titles_by_group = results.shares, group_titles(outline)
     has_isolated = any(item.isolated is not None for item in results.group_errors.values())
     measure = "share" if shares else "isolated" if has_isolated else "accumulated"
     causes = find_worst_group_causes(session, config)
@@ -449,7 +449,7 @@ def accumulated_error_text(session: SessionState, run: str) -> str:
 def _worst_group_table(session: SessionState, run: str, measure: str) -> Table:
     """Returns the table of the groups with the largest values of a measure of `_GROUP_COLUMNS`, worst first."""
     results, config, outline = session.get_run_results(run), session.get_run_config(run), session.opened_network.outline
-    titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
+    titles_by_group = group_titles(outline)
     run_name = run_name_in_sentence(run, session.config.uses_only_file_precisions)
     title = f"error shares of {run_name}" if measure == "share" else f"largest {measure} errors in {run_name}"
     rows = [[title, "operator", "prec", *_GROUP_COLUMNS[measure]]]

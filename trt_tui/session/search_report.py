@@ -8,7 +8,7 @@ from trt_tui.core.measure.causes import cause_lines
 from trt_tui.core.measure.results import RunKind
 from trt_tui.core.measure.user_metric import metric_part_rows
 from trt_tui.core.moves.config import move_tables
-from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.report.document import Section, Table, report_markdown, report_text
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.core.search import SearchOutcome
@@ -69,7 +69,7 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
                 else ""
             )
         )
-    titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
+    titles_by_group = group_titles(outline)
     causes = cause_lines(
         {titles_by_group.get(name, name): causes for name, causes in find_raise_causes(session, result.config).items()}
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from trt_tui.core.measure.target import HeldOutResult, Outcome, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layer_tree import build_scope_tree, group_titles, tensor_shape_text
+from trt_tui.core.network.layer_tree import group_titles, tensor_shape_text
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.json_record import drop_missing_values, target_outcome_record
@@ -226,7 +226,7 @@ def reduction_table(
     """
     if not reduction_steps:
         return []
-    title_by_name = group_titles(build_scope_tree(outline.layers, outline.groups))
+    title_by_name = group_titles(outline)
     threshold, higher = " and ".join(request.tolerances) or "check", request.higher_precision.label
     table = [["index", "layer", "shape", "similarity", "threshold", "reason", "stays higher"]]
     for index, row in enumerate(reduction_steps):
@@ -264,7 +264,7 @@ def evaluation_table(
         target.with_base_values(base, covers_all_samples=False) if target.kind == "metric" else target
         for target in map(parse_target, request.tolerances)
     ]
-    title_by_name = group_titles(build_scope_tree(outline.layers, outline.groups))
+    title_by_name = group_titles(outline)
     rows = [
         [
             "",

@@ -20,7 +20,7 @@ from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import read_config
-from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.network.network import open_network
 from trt_tui.core.quantized_types import FP8, INT8
 from trt_tui.errors import InputError
@@ -110,7 +110,7 @@ def vit(tmp_path_factory):
     ],
 )
 def test_a_scope_names_the_tensors_that_its_quantized_layers_read(vit, name, groups):
-    titles = group_titles(build_scope_tree(vit.layers, vit.groups))
+    titles = group_titles(vit)
     read = {
         site.tensor
         for group in vit.groups

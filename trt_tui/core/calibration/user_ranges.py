@@ -10,7 +10,7 @@ import re
 
 from trt_tui.core.calibration.calibration import LARGEST_VALUE_COUNT, TensorStats
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
-from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.quantized_types import MAX_AMAX, QuantizedType
 from trt_tui.errors import InputError
@@ -96,7 +96,7 @@ def find_named_tensors(network: NetworkOutline, name: str) -> tuple[str, ...]:
     tensors = network.calibrated_tensors
     if name in tensors:
         return (name,)
-    title_by_group = group_titles(build_scope_tree(network.layers, network.groups))
+    title_by_group = group_titles(network)
     scope_groups = [group for group in network.groups if f"{title_by_group[group.name]}/".startswith(f"{name}/")]
     if scope_groups:
         scope_tensors = {site.tensor for group in scope_groups for site in group.activation_qdq_sites()}

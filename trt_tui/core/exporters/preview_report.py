@@ -12,7 +12,7 @@ from trt_tui.core.engines.group_implementations import (
 )
 from trt_tui.core.measure.engine_agreement import find_unused_quantization, unused_qdq_record
 from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig
-from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding
 from trt_tui.core.network.qdq.check import QDQ_RULES
 from trt_tui.core.precision import Precision
@@ -339,7 +339,7 @@ def config_preview_sections(
     """
     preview_blocks: list[Block] = []
     if preview is not None:
-        titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
+        titles_by_group = group_titles(network)
         preview_blocks = [
             Table([PREVIEW_HEADER, *preview_rows(network, config, preview, titles_by_group)], 7),
             preview_summary_lines(network, config, preview),

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from trt_tui.core.moves.config import KEEP_PRECISIONS, KeepRuleMove, PrecisionConfig
-from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.precision import Precision, precision_rank
@@ -107,9 +107,7 @@ def find_named_groups(network: NetworkOutline, names: Iterable[str]) -> tuple[st
         InputError: The network has no such layer, or the layer has no float precision.
     """
     group_names: dict[str, None] = {}
-    name_by_title = {
-        title: name for name, title in group_titles(build_scope_tree(network.layers, network.groups)).items()
-    }
+    name_by_title = {title: name for name, title in group_titles(network).items()}
     for name in names:
         group = network.find_group(name) or network.find_group(name_by_title.get(name, name))
         if group is None and network.has_layer(name):
@@ -163,7 +161,7 @@ def _find_groups_by_pattern(network: NetworkOutline, pattern_text: str) -> set[s
             f"it has {len(pattern_text)} characters, and at most {_MAX_PATTERN_CHARACTERS} are allowed",
             "Give several shorter ones.",
         )
-    title_by_group = group_titles(build_scope_tree(network.layers, network.groups))
+    title_by_group = group_titles(network)
     with limit_reading_resources(
         f"the pattern /{pattern_text}/", next_step="Give a simpler pattern, or name the layers."
     ):
@@ -296,7 +294,7 @@ def default_keep_rules_note(network: NetworkOutline, config: PrecisionConfig) ->
     rules = dict.fromkeys(rule_by_group.values())
     if not rules:
         return ""
-    title_by_group = group_titles(build_scope_tree(network.layers, network.groups))
+    title_by_group = group_titles(network)
     rows = [title_by_group.get(group.name, group.name) for group in network.groups if group.name in rule_by_group]
     reasons = " and ".join(KEEP_RULE_TEXTS[rule] for rule in rules)
     return (

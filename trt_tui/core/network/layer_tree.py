@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from trt_tui.core.network.layers import IRRELEVANT_KINDS, FusionGroup, Layer, Shape
+from trt_tui.core.network.layers import IRRELEVANT_KINDS, FusionGroup, Layer, NetworkOutline, Shape
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import table_lines
@@ -405,8 +405,9 @@ def iterate_rows_with_depth(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
             stack.extend((depth + 1, child) for child in reversed(row.children))
 
 
-def group_titles(scope_tree: Scope) -> dict[str, str]:
+def group_titles(network: NetworkOutline) -> dict[str, str]:
     """Returns the title of each fusion group, by group name: the labels on the way to its row, joined by "/"."""
+    scope_tree = build_scope_tree(network.layers, network.groups)
     return {row.group.name: title for row, title in _iterate_group_titles(scope_tree)}
 
 

@@ -16,7 +16,7 @@ from trt_tui.core.measure.engine_agreement import (
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, GroupErrors
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.report.document import Block, Table
 from trt_tui.formatting import (
@@ -100,7 +100,7 @@ def engine_layer_blocks(network: NetworkOutline, engine_report: EngineReport) ->
     engine."""
     counts = ", ".join(f"{count} {word}" for word, (count, _) in engine_report.precision_shares().items())
     implementations = find_group_implementations(engine_report, network)
-    titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
+    titles_by_group = group_titles(network)
     rows = [["layer", "operator", "engine", "engine layers"]]
     for group in network.groups:
         implementation = implementations.get(group.name)
@@ -163,7 +163,7 @@ def engine_error_blocks(
     """
     if engine_errors is None:
         return []
-    titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
+    titles_by_group = group_titles(network)
     lines = [f"{title}, {engine_errors_text(engine_errors, len(network.groups))}"]
     if engine_errors.accuracy is not None and engine_errors.accuracy.worst_output is not None:
         name, worst = engine_errors.accuracy.worst_output
