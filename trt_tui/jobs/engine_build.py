@@ -7,12 +7,13 @@ layers.
 
 import hashlib
 import os
-import queue
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -75,7 +76,6 @@ from trt_tui.errors import BackendUnavailableError, InputError, RunFailedError, 
 from trt_tui.files.writing import create_scratch_folder
 from trt_tui.formatting import builder_title, name_list_text
 from trt_tui.jobs.scheduler import (
-    MIN_REPORT_INTERVAL_S,
     JobReporter,
     Progress,
     ProgressSteps,
@@ -253,7 +253,7 @@ class EngineBuilder:
         return self.reporter.run_steps(steps, phase_prefix=self.phase_prefix)
 
     def report_message(self, level: str, text: str, is_raw: bool = False) -> None:
-        """Reports a message about a build. Raw messages are those that the builder prints."""
+        """Reports a message about a build. Raw messages are those that the builder prints, in any thread."""
         if is_raw:
             self.printed.append((level, text))
         self.reporter.log(f"{level}: {text}", "raw" if is_raw else "info")
@@ -325,41 +325,38 @@ class EngineBuilder:
                 settings = settings.with_builder_options(timing_cache=timing_cache)
             timing_cache = settings.builder_options.timing_cache
             is_cache_warm = bool(timing_cache) and os.path.isfile(timing_cache)
-            build_progress, start_time = _BuildProgress(self.reporter.wake), time.perf_counter()
+            yield Progress("building")
+            is_stopped, printed_before, start_time = threading.Event(), len(self.printed), time.perf_counter()
+
+            def report_step(phase: str, done: int, total: int) -> bool:
+                self.reporter.send_progress(f"{self.phase_prefix}building: {phase}", done, total)
+                return not is_stopped.is_set()
+
             build = start_thread(
                 lambda: (
                     backend.build(
                         written.path,
                         settings,
                         lowered.constraints,
-                        on_step=build_progress.on_step,
-                        on_message=build_progress.on_message,
+                        on_step=report_step,
+                        on_message=partial(self.report_message, is_raw=True),
                     ),
                     time.perf_counter(),
                 ),
                 self.reporter.wake,
             )
             try:
-                while not build.done():
-                    yield WaitStep(lambda: build_progress.has_changed or build.done())
-                    yield self._report_build_messages(build_progress)
+                yield WaitStep(build.done)
             finally:
-                build_progress.is_stopped = True
+                is_stopped.set()
                 wait([build])
-            yield self._report_build_messages(build_progress)
             data, end_time = build.result()
             if cache is not None:
                 cache.write(key, data)
                 cache.trim_to_size_limit()
-            origin = "timing cache" if is_cache_warm and not build_progress.cache_refused else "cold"
+            is_refused = any(TIMING_CACHE_REFUSED.search(text) for _, text in self.printed[printed_before:])
+            origin = "timing cache" if is_cache_warm and not is_refused else "cold"
             return BuiltEngine(data, end_time - start_time, origin, lowered.notes)
-
-    def _report_build_messages(self, build_progress: "_BuildProgress") -> Progress:
-        """Reports the new messages of a build, and returns its progress."""
-        build_progress.has_changed = False
-        while not build_progress.messages.empty():
-            self.report_message(*build_progress.messages.get(), is_raw=True)
-        return build_progress.progress
 
 
 def _make_fallback_ladder(
@@ -407,38 +404,6 @@ def _complete_build_error(
     error.cause = "\n".join(filter(None, lines))
     error.attempts = tuple(attempts)
     return named_error
-
-
-class _BuildProgress:
-    """The progress and the messages of a build that runs in a thread.
-
-    They wake the job of the build at most every `MIN_REPORT_INTERVAL_S` seconds.
-
-    Attributes:
-        is_stopped: True to end the build at its next step.
-        cache_refused: True if TensorRT did not accept the timing cache.
-    """
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.messages, self.progress = queue.SimpleQueue[tuple[str, str]](), Progress("building")
-        self.has_changed, self.is_stopped, self.cache_refused = True, False, False
-        self._wake, self._last_wake_s = wake, 0.0
-
-    def on_step(self, phase: str, done: int, total: int) -> bool:
-        self.progress = Progress(f"building: {phase}", done, total)
-        self._wake_if_report_due()
-        return not self.is_stopped
-
-    def on_message(self, level: str, text: str) -> None:
-        self.messages.put((level, text))
-        self.cache_refused |= bool(TIMING_CACHE_REFUSED.search(text))
-        self._wake_if_report_due()
-
-    def _wake_if_report_due(self) -> None:
-        self.has_changed, now = True, time.monotonic()
-        if now - self._last_wake_s >= MIN_REPORT_INTERVAL_S:
-            self._last_wake_s = now
-            self._wake()
 
 
 def _engine_cache_key(
