@@ -101,7 +101,7 @@ from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace, can_run_engines
 
 MIN_PARALLEL_S = 0.1
-"""The duration in seconds of one accuracy measurement from which workers measure further configs in advance."""
+"""The duration in seconds of the evaluation of one config from which workers measure further configs in advance."""
 
 
 def _value_and_interval_texts(target: Target, accuracy: Accuracy | None) -> tuple[str, str]:
@@ -378,7 +378,7 @@ class SearchJob:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         feeds = workspace.feeds  # those that calibrate are searched at the end, unless nothing is measured then
         self._searched_feeds = feeds.searched_feeds if len(feeds) == 1 else ()
-        self._max_duration_s = self._max_judging_s = 0.0
+        self._max_judging_s = 0.0
         self._shown_check_errors = ""
         self._has_named_file_layers = False
         self.engines: dict[PrecisionConfig, EngineResult] = {}
@@ -1011,9 +1011,11 @@ class SearchJob:
         """Returns the accuracy of a config on all samples of the search, or on the batch of the selected sample."""
         workspace = self.workspace
         if not self.request.sample:
-            return (yield from self._measure_accuracy_on_all_samples(config))
+            return (yield from measure_final_accuracy(workspace, self.store, self.reporter, config, Urgency.SEARCH))
         if self.feed_index is None:
-            full_accuracy = yield from self._measure_accuracy_on_all_samples(self.request.config)
+            full_accuracy = yield from measure_final_accuracy(
+                workspace, self.store, self.reporter, self.request.config, Urgency.SEARCH
+            )
             worst, feeds = full_accuracy.worst_sample_errors, workspace.feeds
             name = worst.worst_sample if worst is not None else None
             worst_feed = workspace.data_sets.judged_samples.find_sample(name)[0] if name is not None else feeds[0]
@@ -1030,17 +1032,11 @@ class SearchJob:
             )
         )
 
-    def _measure_accuracy_on_all_samples(self, config: PrecisionConfig) -> Steps[Accuracy]:
-        start_time = time.monotonic()
-        accuracy = yield from measure_final_accuracy(self.workspace, self.store, self.reporter, config, Urgency.SEARCH)
-        self._max_duration_s = max(self._max_duration_s, time.monotonic() - start_time)
-        return accuracy
-
     def measure_accuracies_in_parallel(self, choose_configs: Callable[[int], Sequence[PrecisionConfig]]) -> Steps[None]:
         """Measures the requested config. If there are workers, they measure configs that may be requested next at the
         same time.
 
-        Nothing is measured in advance if one measurement takes less than `MIN_PARALLEL_S`, since a request to a worker
+        Nothing is measured in advance if one evaluation takes less than `MIN_PARALLEL_S`, since a request to a worker
         takes longer.
 
         Args:
@@ -1051,7 +1047,7 @@ class SearchJob:
             worker_pool is None
             or worker_pool.failure_reason
             or self.request.sample
-            or self._max_duration_s < MIN_PARALLEL_S
+            or self._max_judging_s < MIN_PARALLEL_S
         ):
             return
         worker_count = worker_pool.count_workers()
