@@ -11,12 +11,16 @@ from textual import events
 from textual._compositor import Compositor
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
+from textual.widgets import OptionList, Static
 
 from tests import local
 from tests.driven import LIMIT_S
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.main_screen import MainScreen
+from trt_tui.tui.screens.dialogs import OverlayScreen
+from trt_tui.tui.screens.pages import ExplanationDialog
+from trt_tui.tui.spans import line_text
 from trt_tui.tui.state.status import Hint, next_step_hint
 from trt_tui.tui.widgets.lines import Lines, TitleRule
 
@@ -88,7 +92,12 @@ async def taken_in(pilot: Pilot) -> None:
                 raise pilot.app._exception
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(heeded.wait(), 0.1)
-        while pilot.app.type_ahead_queue.is_busy and not pilot.app._exit and pilot.app._exception is None:
+        queue = pilot.app.type_ahead_queue
+        while (
+            (queue._waiting_keys or queue._current_task is not None)
+            and not pilot.app._exit
+            and pilot.app._exception is None
+        ):
             await asyncio.sleep(0.001)
         if not pilot.app._exit:
             await pilot.pause(0)
@@ -148,7 +157,17 @@ def verdict(main: MainScreen) -> list[str]:
 
 
 def title(main: MainScreen, rule: str = "tree") -> str:
-    return main.query_one(f"#{rule}-rule", TitleRule).text
+    shown = main.query_one(f"#{rule}-rule", TitleRule)
+    return f"{shown._title} {line_text(shown._right_spans)}".strip()
+
+
+def page_text(page: OverlayScreen) -> str:
+    """The entries of the list of a page, or its lines below its heading, without its keys."""
+    for choices in page.query(OptionList):
+        prompts = (choices.get_option_at_index(index).prompt for index in range(choices.option_count))
+        return "\n".join(str(prompt).rstrip() for prompt in prompts)
+    headings = page.query(".heading").results(Static) if isinstance(page, ExplanationDialog) else ()
+    return "\n".join([*(str(heading.content) for heading in headings), page.query(Lines).first().text])
 
 
 def screen_text(app: TrtTuiApp) -> str:

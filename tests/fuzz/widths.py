@@ -203,7 +203,7 @@ class Case:
         shown: dict[int, dict[str, str]] = {}
         for index, row in enumerate(tree.rows):
             line, name = tree.get_line(index), figures.model.get_row_name(row, full)
-            text = tree.line_text(index)
+            text = spans.line_text(line).rstrip()
             assert spans.line_width(line) <= tree.row_width, f"{width} cells: {text!r} is wider"
             one = build_row_cells(figures, row, full)
             whole = [name, escape_hidden_characters(name), one.reason, *cell_texts(one)]

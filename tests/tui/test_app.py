@@ -20,6 +20,7 @@ from tests.screen import (
     current,
     hint_of,
     opened,
+    page_text,
     press,
     refusal,
     screen_text,
@@ -48,6 +49,7 @@ from trt_tui.tui.controllers import presenter
 from trt_tui.tui.keys import ACTIONS
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prompt
 from trt_tui.tui.screens.pages import ConfigsPage, HelpPage, LogPage
+from trt_tui.tui.spans import line_text
 from trt_tui.tui.state import config_status
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, build_row_cells
 from trt_tui.tui.state.rows import SMALL_SHARES_KEY, ColourMeasure, LayerListView
@@ -204,7 +206,7 @@ async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_
         assert not lacking(row, "c1 ·", "1 FP32", worst_db(app.session.get_run_results("config").accuracy))
         assert listing.row_values.group_values[group.name] == 0 and listing.row_values.stale_config is None
         assert tree.show_vertical_scrollbar and tree.row_width < tree.region.width
-        drawn = [tree.line_text(index) for index in range(len(tree.rows))]
+        drawn = [line_text(tree.get_line(index)).rstrip() for index in range(len(tree.rows))]
         assert max(map(len, drawn)) <= tree.row_width
         await press(pilot, "c", "j", "enter")
         assert app.screen is main and app.session.config == first, "another config is taken up"
@@ -342,7 +344,9 @@ async def test_small_shares_stand_in_one_row(tmp_path, view, words):
         count = next(len(line.row.names) for line in tree.rows if line.key == SMALL_SHARES_KEY)
         names = {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)}
         assert names.isdisjoint(quiet) and len(names) + count == len(shown) and shown >= names | set(quiet)
-        assert any(f"▸ {count} {words}, " in tree.line_text(index) for index in range(len(tree.rows)))
+        assert any(
+            f"▸ {count} {words}, " in line_text(tree.get_line(index)).rstrip() for index in range(len(tree.rows))
+        )
         main.go_to_group(quiet[1])
         assert current(main) == quiet[1], "what is looked for is not hidden"
         values, (first, *_) = listing.row_values, quiet
@@ -418,7 +422,7 @@ async def test_views(tmp_path):
         assert shares == sorted(shares, reverse=True)
         await press(pilot, "t")
         assert main.layer_list.view is LayerListView.BLOCKS and main.is_heat_map_focused
-        assert "attn/qkv" in main.heat_map.line_text(2)
+        assert "attn/qkv" in line_text(main.heat_map.get_line(2)).rstrip()
         await press(pilot, "t")
         assert main.layer_list.view is LayerListView.TREE and main.layer_tree.has_focus
         name = current(main)
@@ -549,8 +553,8 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
         long = "verbose: " + "a tactic " * 30
         app.post_session_event(ev.LogMessage(job, long))
         await settle(pilot)
-        assert long.strip() in " ".join(app.screen.text.split())  # the reason of the outcome follows
-        assert max(len(line) for line in app.screen.text.splitlines()) <= 78
+        assert long.strip() in " ".join(page_text(app.screen).split())  # the reason of the outcome follows
+        assert max(len(line) for line in page_text(app.screen).splitlines()) <= 78
         await answered(pilot, "escape", "x")
         assert app.session.child.stops == 1 and "build of c0" in status(main)
         assert app.session.pending_requests.jobs[-1].outcome == "stopped"
@@ -571,14 +575,14 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
         assert lines[-1] in app.clipboard
         await answered(pilot, "o")
         assert isinstance(app.screen, LogPage)
-        assert "MemUsageChange" in app.screen.text and lines[-1] in app.screen.text
+        assert "MemUsageChange" in page_text(app.screen) and lines[-1] in page_text(app.screen)
         await press(pilot, "escape")
         assert app.screen is main and not app.session.is_building
         reasons = (f"a reason of {'many ' * 80} words", "the last reason")
         outcome = TargetOutcome(Outcome.UNCERTAIN_PASS, reasons)
         app.session.config_target_outcomes = lambda config: {RunKind.SIMULATED_CONFIG: outcome}
         await press(pilot, "o")
-        assert f"c0 PASS?: {' '.join('; '.join(reasons).split())}" in " ".join(app.screen.text.split())
+        assert f"c0 PASS?: {' '.join('; '.join(reasons).split())}" in " ".join(page_text(app.screen).split())
 
 
 async def test_the_hint_leads_a_newcomer_to_an_export_that_passes(tmp_path):
@@ -632,7 +636,7 @@ async def test_the_list_of_jobs_stops_the_one_under_the_cursor_or_all(tmp_path):
         assert not lacking(status(main), "stopped: calibration methods", "1 job")
         assert app.session.is_building and jobs.selected_value.outcome == "stopped"
         await answered(pilot, "a")
-        assert not app.session.pending_requests and "stopped" in app.screen.text.splitlines()[0]
+        assert not app.session.pending_requests and "stopped" in page_text(app.screen).splitlines()[0]
         await answered(pilot, "a", "escape")
         assert app.screen is main and refusal(main, "stop")
 
@@ -683,21 +687,25 @@ async def test_log_help_theme_and_palette(tmp_path):
         assert app.theme == "trt-dark"
         app.session.log.append("a native message")
         await press(pilot, "o")
-        assert "a native message" in app.screen.text
+        assert "a native message" in page_text(app.screen)
         await press(pilot, "escape", "question_mark")
         assert isinstance(app.screen, HelpPage)
-        words = " ".join(app.screen.text.split())
+        words = " ".join(page_text(app.screen).split())
         assert all(action.help in words for action in ACTIONS)
         await press(pilot, "escape", "f2", *"undo the")
-        assert app.screen.text.splitlines()[0] == "Change" and main.disabled_reason("undo") in app.screen.text
+        assert page_text(app.screen).splitlines()[0] == "Change" and main.disabled_reason("undo") in page_text(
+            app.screen
+        )
         await press(pilot, "enter")
         assert app.screen is main and refusal(main, "undo")
         await press(pilot, "f2", *"fp32 for a layer", "enter")
         assert app.session.config.precision_moves
         await press(pilot, "f2", "down", "up", *"zzzzzz", "enter")
-        assert isinstance(app.screen, HelpPage) and "zzzzzz" in app.screen.text and "?" not in app.screen.text
+        assert (
+            isinstance(app.screen, HelpPage) and "zzzzzz" in page_text(app.screen) and "?" not in page_text(app.screen)
+        )
         await press(pilot, "escape", "f2", *"calibratoin", "enter")
-        assert isinstance(app.screen, HelpPage) and "calibration" in app.screen.text
+        assert isinstance(app.screen, HelpPage) and "calibration" in page_text(app.screen)
         await press(pilot, "escape", "q")
         assert app.session.child.closed
 
@@ -733,7 +741,7 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
             assert f", by {listing.sort_column.order_title}" in title(main)
         await click("tree-header", "layer")
         assert "network order" in title(main) and [row.row.group.name for row in model_rows(listing)] == [
-            row.group.name for row in listing.tree_model.group_rows
+            row.group.name for row in listing.tree_model.rows_by_group.values()
         ]
         tree, detail = main.layer_tree, main.query_one("#detail", Lines)
         tree.scroll_to(y=0, animate=False)

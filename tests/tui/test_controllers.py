@@ -10,7 +10,7 @@ from textual.widgets.option_list import Option
 
 from tests.local import NullSession
 from tests.networks import qdq
-from tests.screen import answered, make_app, opened, press, screen_text, settle, status
+from tests.screen import answered, make_app, opened, page_text, press, screen_text, settle, status
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -149,7 +149,7 @@ async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
         await answered(pilot, "space", "b")
         assert app.session.config.precision_moves and app.session.get_run_results("config").exported_run is None
         await press(pilot, "f1", *"undo the")
-        assert "g" in app.screen.text.splitlines()[1] and 'keys.json: "undo"' in str(
+        assert "g" in page_text(app.screen).splitlines()[1] and 'keys.json: "undo"' in str(
             app.screen.query_one(".hint").render()
         )
         await answered(pilot, "enter", "f10")

@@ -9,7 +9,7 @@ from textual.widgets import Input
 
 from tests import TESTS, local
 from tests.local import H200
-from tests.screen import answered, opened, press, settle, taken_in
+from tests.screen import answered, opened, page_text, press, settle, taken_in
 from tests.texts import lacking
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
@@ -32,7 +32,7 @@ MAX_SENTENCE_WORDS = 25
 
 def explained(app) -> str:
     assert isinstance(app.screen, ExplanationDialog), app.screen
-    return app.screen.text
+    return page_text(app.screen)
 
 
 def all_texts() -> list[str]:
@@ -264,13 +264,13 @@ async def test_help_finds_and_explains_every_word_column_and_mark(tmp_path):
         await press(pilot, "f1", "e")
         page, listed = app.screen, list_explained_terms()
         assert isinstance(page, HelpPage)
-        assert page.text.splitlines()[0] not in listed, "a key still finds its action first"
+        assert page_text(page).splitlines()[0] not in listed, "a key still finds its action first"
         for term in [term for terms in listed.values() for term in terms]:
             page.query_one(Input).value = term.name
             page.update_action_list()
             assert any(entry.value == term for entry in page.listed_entries), term.name
             first_words = " ".join(term.explanation.split()[:3])
-            assert first_words in " ".join(page.text.split()), term.name
+            assert first_words in " ".join(page_text(page).split()), term.name
         for name in ("SQNR", "if FP32", "typed network", "↯"):
             page.query_one(Input).value = name
             await taken_in(pilot)
@@ -331,7 +331,7 @@ async def test_explanations_fit_the_screen(tmp_path, size):
             assert box.region in app.screen.region and hint.region.height == 1 and not hint.region.overlaps(box.region)
             for line in pane.lines:
                 assert sum(len(text) for text, _ in line) <= pane.size.width
-            assert "…" not in app.screen.text.split("\n", 1)[1]
+            assert "…" not in page_text(app.screen).split("\n", 1)[1]
             await press(pilot, "right")
         for _ in range(8):
             await press(pilot, "pagedown")
@@ -402,7 +402,7 @@ async def test_clicks_explain_values_and_words_and_take_nothing_away(tmp_path):
         await press(pilot, "escape")
         await answered(pilot, "b", "i")
         page = app.screen
-        lines = page.text.splitlines()
+        lines = page_text(page).splitlines()
         pane = page.query_one(Lines)
         word_y, word = next(
             (index, word) for index, line in enumerate(lines) for word in ("simulated", "built") if word in line

@@ -10,7 +10,7 @@ from textual.widgets import Input, Static
 from tests import screen
 from tests.driven import LocalSession, save_resnet
 from tests.local import H200
-from tests.screen import LARGE, SMALL, answered, hint_of, press, settle, status
+from tests.screen import LARGE, SMALL, answered, hint_of, page_text, press, settle, status
 from tests.texts import lacking, numbers
 from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.measure.results import ExportedRun, RunKind
@@ -268,14 +268,14 @@ async def test_engines_confirm_what_was_found(tmp_path):
         ended = main.session.search_status.end_event
         assert ended.confirmed and "margin" in ended.remarks[0] and not main.session.config.moves
         await press(pilot, "a")
-        assert "meets it too" in app.screen.text
+        assert "meets it too" in page_text(app.screen)
         stopped = replace(ended, result=replace(ended.result, outcome=SearchOutcome.SEARCHING))
         for margin, text in ((-1.0, "meets it too"), (1e9, "meets it nevertheless")):
             request = main.session.search_status.request
             lines = search_evidence_lines(main.session, replace(stopped, margins=(margin,)), request)
             assert lines[-1].endswith(text), "the simulation decides, not the end of the search"
         await press(pilot, "pagedown")
-        assert "margin" in app.screen.text
+        assert "margin" in page_text(app.screen)
         await answered(pilot, "enter")
         assert main.session.target.is_met_by(main.session.results[main.session.config].engine_result.accuracy)
 
@@ -295,7 +295,9 @@ async def test_a_result_shows_changes_and_long_reasons_at_every_size_and_waits_u
 
         def list_changes():
             return [
-                line for line in app.screen.text.splitlines() if line.split()[:1] and line.split()[0] in titles.values()
+                line
+                for line in page_text(app.screen).splitlines()
+                if line.split()[:1] and line.split()[0] in titles.values()
             ]
 
         for size in ((60, 15), SMALL, LARGE):
@@ -309,9 +311,9 @@ async def test_a_result_shows_changes_and_long_reasons_at_every_size_and_waits_u
             assert result.config == search_status.best_config and current.config == before
             assert result.outcome.passes and not current.outcome.passes
             values = [target_value_span(main.session, option.accuracy)[0] for option in (current, result)]
-            assert all(value in page.text for value in values) and values[0] != values[1]
+            assert all(value in page_text(page) for value in values) and values[0] != values[1]
             group = outline.get_group(raised_by(main, result.config)[0])
-            row = next(line for line in page.text.splitlines() if line.split()[:1] == [titles[group.name]])
+            row = next(line for line in page_text(page).splitlines() if line.split()[:1] == [titles[group.name]])
             assert "FP32" in row.split()[1:3]
             await press(pilot, "escape")
             assert app.screen is main and main.session.config == before and not main.session.history.can_undo
@@ -325,17 +327,17 @@ async def test_a_result_shows_changes_and_long_reasons_at_every_size_and_waits_u
             page, first = app.screen, list_changes()
             height = page.query_one("#page", Lines).size.height
             assert len(first) >= min(len(outline.groups), height // 3)
-            assert all(f"the {number}th" in page.text for number in range(3) if size[1] > 15)
+            assert all(f"the {number}th" in page_text(page) for number in range(3) if size[1] > 15)
             if size == SMALL:
                 assert "end checks" in page.query_one("#page-keys", Lines).text
                 assert page._page_lines >= 7
             await press(pilot, "pagedown")
             assert size == LARGE or not set(list_changes()) & set(first), "a page further"
             await press(pilot, "end")
-            texts = [page.text]
+            texts = [page_text(page)]
             for _ in range(3):
                 await press(pilot, "pageup")
-                texts.append(page.text)
+                texts.append(page_text(page))
             assert "word2" in "".join(texts)
             await press(pilot, "home")
             assert list_changes() == first
@@ -359,11 +361,11 @@ async def test_each_config_of_the_front_can_be_taken_as_one_change(tmp_path):
         assert scores == sorted(scores)
         await answered(pilot, "down")
         accurate = app.screen.selected_search_option
-        assert accurate.relation == MORE_ACCURATE and "samples of the" in app.screen.text
-        assert "kernels" not in app.screen.text
+        assert accurate.relation == MORE_ACCURATE and "samples of the" in page_text(app.screen)
+        assert "kernels" not in page_text(app.screen)
         main.session.results.get_or_create_results(accurate.config).preview = Preview(kernels=(None,) * 77)
         app.screen.update_lines()
-        assert "kernels" in app.screen.text and " 77 " in app.screen.text
+        assert "kernels" in page_text(app.screen) and " 77 " in page_text(app.screen)
         await answered(pilot, "enter")
         assert main.session.config == accurate.config and not lacking(status(main), "from the search", "PASS")
         assert main.session.choice_reasons.keys() >= set(raised_by(main, accurate.config))
@@ -372,13 +374,13 @@ async def test_each_config_of_the_front_can_be_taken_as_one_change(tmp_path):
         assert page.options[0].config == accurate.config
         await press(pilot, "home", *["up"] * len(page.options), "right")
         titles = {group.name: main.layer_list.tree_model.titles[group.name] for group in main.session.outline.groups}
-        shown = {line.split()[0] for line in page.text.splitlines() if line.strip()}
+        shown = {line.split()[0] for line in page_text(page).splitlines() if line.strip()}
         assert page.selected_search_option.relation == CURRENT
         assert {titles[name] for name in raised_by(main, accurate.config)} <= shown, (
             "the config is listed, not a change"
         )
         await press(pilot, "f3")
-        assert isinstance(app.screen, ExplanationDialog) and "measured on" in app.screen.text
+        assert isinstance(app.screen, ExplanationDialog) and "measured on" in page_text(app.screen)
         await press(pilot, "escape")
         assert app.screen is page
         await answered(pilot, *["down"] * place, "enter", "z", "z")
@@ -404,16 +406,16 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
             ended, evaluations=doubted_evaluations, pareto_front=(), has_other_samples=False
         )
         await press(pilot, "a")
-        current = next(line for line in app.screen.text.splitlines() if CURRENT in line)
+        current = next(line for line in page_text(app.screen).splitlines() if CURRENT in line)
         shown = session.config_target_outcomes(session.config)[RunKind.SIMULATED_CONFIG].outcome
-        assert shown is Outcome.FAIL and current.endswith(" FAIL") and "±" in app.screen.text.splitlines()[1]
+        assert shown is Outcome.FAIL and current.endswith(" FAIL") and "±" in page_text(app.screen).splitlines()[1]
         await press(pilot, "escape")
         search_status.end_event = ended
         await press(pilot, "a")
 
         def update_lines():
             app.screen.update_lines()
-            title, header, *lines = app.screen.text.splitlines()
+            title, header, *lines = page_text(app.screen).splitlines()
             assert any(EXPORT_YIELDS in line for line in lines)
             return title, header
 
@@ -464,8 +466,8 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
             ended, held_out=held_out, target_outcome=TargetOutcome(Outcome.UNCERTAIN_FAIL, (held_out.miss_text,))
         )
         await press(pilot, "a")
-        chosen = next(line for line in app.screen.text.splitlines() if line.startswith(">"))
-        assert chosen.endswith("FAIL?") and not lacking(app.screen.text, "16 held out", "~39 dB")
+        chosen = next(line for line in page_text(app.screen).splitlines() if line.startswith(">"))
+        assert chosen.endswith("FAIL?") and not lacking(page_text(app.screen), "16 held out", "~39 dB")
         await answered(pilot, "enter")
         assert not lacking(status(main), "from the search", "FAIL?")
         outcome = session.config_target_outcomes(session.config)[RunKind.SIMULATED_CONFIG]
@@ -489,7 +491,10 @@ async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_
         assert failed.outcome.outcome is Outcome.FAIL and reason.startswith("the engine yields 3 dB ")
         page.options = list_search_options(session, search_status)
         page.update_lines()
-        assert sum(line.endswith(f" FAIL ~{passing[0].outcome.outcome.value}") for line in page.text.splitlines()) == 1
+        assert (
+            sum(line.endswith(f" FAIL ~{passing[0].outcome.outcome.value}") for line in page_text(page).splitlines())
+            == 1
+        )
         assert reason in search_check_texts(session, search_status, failed)
         accuracy = failed.accuracy
         session.results.store_missing_accuracy(config, accuracy)
@@ -621,7 +626,7 @@ async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
         current, best = page.options
         assert session.results[session.config].accuracy.samples == 8 != best.accuracy.samples
         assert current.accuracy is None and current.config != best.config, "it has a value of other samples"
-        row = next(line for line in page.text.splitlines() if CURRENT in line)
+        row = next(line for line in page_text(page).splitlines() if CURRENT in line)
         shown_outcome = row.rpartition(current.outcome.outcome.value)[2]
         assert numbers(shown_outcome) == [8] and "main screen" in shown_outcome, "an outcome names them"
         progress = search_status.progress
@@ -630,11 +635,11 @@ async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
         assert current.config == best.config and current.accuracy == best.accuracy
         search_status.progress = progress
         shown = page.selected_search_option
-        assert shown.relation == BEST_SO_FAR and "running" in page.text
-        assert not lacking(page.text, BEST_SO_FAR, "all in FP32"), "the second config shows what is possible"
+        assert shown.relation == BEST_SO_FAR and "running" in page_text(page)
+        assert not lacking(page_text(page), BEST_SO_FAR, "all in FP32"), "the second config shows what is possible"
         main.session.child.searched = None
         await settle(pilot)
-        assert page.selected_search_option == shown and "earlier state" in page.text
+        assert page.selected_search_option == shown and "earlier state" in page_text(page)
         assert "newer result" in page.query_one("#page-keys", Lines).text
         await press(pilot, "a")
         assert page.selected_search_option.config == main.session.search_status.best_config != shown.config

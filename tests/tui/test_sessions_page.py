@@ -4,7 +4,7 @@ trt_tui.session.saved_sessions, screens.sessions."""
 import pytest
 
 from tests import local
-from tests.screen import answered, opened, press, screen_text, status
+from tests.screen import answered, opened, page_text, press, screen_text, status
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, KeyHints
@@ -122,7 +122,7 @@ async def test_the_page_of_sessions(tmp_path, size):
         await answered(pilot, "space", "S")
         page = app.screen
         assert isinstance(page, SessionsPage) and len(page.query_one(ValueList).values) == 2
-        own, other = page.text.splitlines()
+        own, other = page_text(page).splitlines()
         assert "current" in own and ">" in own[:4] and "1 raised" in other
         assert all(len(line) <= size[0] for line in screen_text(app).splitlines())
         if size[0] > 60:

@@ -75,12 +75,12 @@ def test_the_next_bad_row_is_found_from_every_kind_of_row(session):
     listing = LayerList(session)
     listing.open_network(local.outline("with_sequence"))
     model = listing.tree_model
-    before, inside, after = (row.group.name for row in model.group_rows)
+    before, inside, after = (row.group.name for row in model.rows_by_group.values())
     lines = {line.key: line for line in model.list_tree_rows({scope.path for scope in model.scopes})}
     scope, ungrouped = (
         next(line for line in lines.values() if isinstance(line.row, kind)) for kind in (Scope, UngroupedRow)
     )
-    rows = [lines[row.path] for row in model.group_rows]
+    rows = [lines[row.path] for row in model.rows_by_group.values()]
     node = VisibleRow(f"{rows[1].key}\0node", 2, None, node="node")
     folded = VisibleRow("\0folded", 0, None)
     for view in (LayerListView.TREE, LayerListView.WORST):
@@ -201,8 +201,10 @@ def test_a_filter_takes_all_words_and_opens_what_matches():
         wanted = parse_filter(text)
         return {
             row.group.name
-            for row in MODEL.group_rows
-            if wanted.matches_all_terms(FilterableGroup(row.group, MODEL.search_text(row), share, asked, kept))
+            for row in MODEL.rows_by_group.values()
+            if all(
+                test(FilterableGroup(row.group, MODEL.search_text(row), share, asked, kept)) for test in wanted.tests
+            )
         }
 
     every, matches = {group.name for group in VIT.groups}, matching("QKV matmul")
@@ -542,7 +544,9 @@ def _stats(amax, rms, top=None, histogram=None):
 
 def test_the_detail_of_every_kind_of_row(session):
     figures = found(session)
-    lines = MODEL.list_tree_rows({scope.path for scope in MODEL.scopes} | {row.path for row in MODEL.group_rows})
+    lines = MODEL.list_tree_rows(
+        {scope.path for scope in MODEL.scopes} | {row.path for row in MODEL.rows_by_group.values()}
+    )
     for line in lines:
         for width, height in ((80, 3), (48, 20)):
             drawn = detail.detail_lines(session, figures, line, width, height)

@@ -12,7 +12,6 @@ from textual.containers import Container, Vertical
 from textual.timer import Timer
 
 from trt_tui.jobs import events as ev
-from trt_tui.session.session import Session
 from trt_tui.tui.controllers.changes import PrecisionController, RangeController, ZeroCostController
 from trt_tui.tui.controllers.configs import ConfigController, ExportController
 from trt_tui.tui.controllers.view import ExplanationController, NavigationController, ViewController
@@ -51,10 +50,8 @@ class MainScreen(
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (20, "-medium"), (34, "-tall")]
     BINDINGS = [Binding(action.keys, f"do('{action.id}')", show=False, id=action.id) for action in ACTIONS]
 
-    def __init__(self, session: Session, quit_app: Callable[[], None]) -> None:
-        super().__init__(session, quit_app)
-        self._shown_notice = ""
-        self._draw_timer: Timer | None = None
+    _shown_notice = ""
+    _draw_timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
         yield Lines(id="small")

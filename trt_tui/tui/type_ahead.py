@@ -33,11 +33,6 @@ class TypeAheadQueue:
         self._waiting_keys: deque[events.Key] = deque()
         self._current_task: asyncio.Task[None] | None = None
 
-    @property
-    def is_busy(self) -> bool:
-        """True while a key waits or its effects are incomplete."""
-        return bool(self._waiting_keys) or self._current_task is not None
-
     async def add_key(self, key: events.Key) -> None:
         """Adds a key to the queue; the key is sent immediately if no other key is being handled."""
         self._waiting_keys.append(key)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 
 from textual import on
@@ -47,23 +47,19 @@ class ConfigController(Presenter):
         """Returns the reason why undo is impossible; "" if it is possible."""
         return "" if self.session.history.can_undo else "nothing to undo"
 
-    def do_undo(self) -> None:
-        before = self.session.history.state
-        self.session.undo()
-        change = change_text(
-            self.session, before, self.session.history.state, self.layer_list.tree_model.titles, "{0} is {2} again"
-        )
-        self._show_restored_state(f"undid: {change}")
-
     def refuse_redo(self) -> str:
         """Returns the reason why redo is impossible; "" if it is possible."""
         return "" if self.session.history.can_redo else "nothing to redo"
 
-    def do_redo(self) -> None:
-        before = self.session.history.state
-        self.session.redo()
-        change = change_text(self.session, before, self.session.history.state, self.layer_list.tree_model.titles)
-        self._show_restored_state(f"redone: {change}")
+    def _restore_state(self, restore: Callable[[Session], None], verb: str, change_template: str) -> None:
+        """Undoes or repeats a change, and shows it in the form of a template of `change_text`."""
+        before, titles = self.session.history.state, self.layer_list.tree_model.titles
+        restore(self.session)
+        change = change_text(self.session, before, self.session.history.state, titles, change_template)
+        self._show_restored_state(f"{verb}: {change}")
+
+    do_undo = partialmethod(_restore_state, Session.undo, "undid", "{0} is {2} again")
+    do_redo = partialmethod(_restore_state, Session.redo, "redone", "{0}: {1} → {2}")
 
     def do_sessions(self) -> None:
         """Shows the page of saved sessions, and resumes the session that the user chooses."""

@@ -240,12 +240,6 @@ class Presenter(ReliableTimers, Screen[None]):
         self.layer_list.view = view
         self.set_class(view is LayerListView.BLOCKS, "-blocks")
 
-    def focus_heat_map(self, group_name: str = "") -> None:
-        """Fills the heat map, focuses it, and moves its cursor to the cell of a group."""
-        self.heat_map.show_blocks(self.layer_list.row_values)
-        self.heat_map.move_cursor_to_group(group_name)
-        self.heat_map.focus()
-
     def zoom_pane(self, pane_name: str) -> None:
         """Gives one pane the whole room for panes: "list" or "detail"; "" restores the normal layout."""
         for name in ("list", "detail"):

@@ -214,12 +214,13 @@ class ViewController(Presenter):
         self.set_view(view)
         if layer_list.view is LayerListView.WORST and layer_list.row_values.group_values:
             layer_list.sort_rows(SHARE_COLUMN)
+        group_name = row.row.group.name if row is not None and isinstance(row.row, GroupRow) else ""
         if layer_list.view is LayerListView.BLOCKS:
-            self.focus_heat_map(row.row.group.name if row is not None and isinstance(row.row, GroupRow) else "")
-        else:
-            self.layer_tree.focus()
-        if row is not None and isinstance(row.row, GroupRow):
-            layer_list.reveal_group(row.row.group.name)
+            self.heat_map.show_blocks(layer_list.row_values)
+            self.heat_map.move_cursor_to_group(group_name)
+        self.shown_row_pane.focus()
+        if group_name:
+            layer_list.reveal_group(group_name)
         self.draw_layer_tree(row.key if row is not None and layer_list.is_cursor_placed else None)
         self.draw_after_layout()
 

@@ -309,8 +309,7 @@ class Picker(Dialog):
         choices = self.query_one(KeyedOptionList)
         current = self.listed_items[choices.highlighted].value if choices.highlighted is not None else None
         self.items = list(items)
-        choices.clear_options()
-        choices.add_options(self._make_options())
+        choices.set_options(self._make_options())
         self._place_cursor(current)
         if self.columns:
             self.query_one("#columns", Static).update(self._fit_rows()[0])
@@ -371,11 +370,6 @@ class TablePage(Dialog, Generic[ValueT]):
         header, rows = self.build_table(max(20, self.table.size.width - 3))
         self.query_one("#table-header", Lines).lines = [header]
         self.table.fill_list([value for value, _ in rows], [line for _, line in rows])
-
-    @property
-    def text(self) -> str:
-        """The lines of the table, without styles."""
-        return self.table.text
 
     @on(OptionList.OptionSelected)
     def _choose_selected_line(self, event: OptionList.OptionSelected) -> None:
@@ -439,11 +433,6 @@ class TextPage(ScrollingDialog):
         super().__init__()
         self.heading, self.build_lines, self.starts_at_end = title, build_lines, starts_at_end
         self._shown_lines: list[Line] | None = None
-
-    @property
-    def text(self) -> str:
-        """The text of the page, without styles."""
-        return self.query_one(Lines).text
 
     def update_lines(self) -> None:
         """Replaces the lines of the page if they changed, and scrolls to the end if the page follows new lines."""

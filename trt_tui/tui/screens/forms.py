@@ -1,7 +1,7 @@
 """The dialogs with fields: an export, the keep rules, and the start of a search."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -297,7 +297,12 @@ class ConfigSearchDialog(FieldsDialog):
         self.higher_field = ChoiceField(
             "raise to",
             [
-                ((precision, intermediate), raised_precision_choice_text(precision, intermediate))
+                (
+                    (precision, intermediate),
+                    f"{precision.label}, or {', '.join(lower.label for lower in intermediate)} where that does"
+                    if intermediate
+                    else precision.label,
+                )
                 for precision, intermediate in list_raised_precision_choices(self.config)
             ],
             "higher",
@@ -321,13 +326,9 @@ class ConfigSearchDialog(FieldsDialog):
             TextField("", placeholder=f"none; or like {self.budget_example_text}", compact=True, id="budget"),
             classes="field",
         )
-        yield self.method_field
-        yield self.higher_field
-        if self.ranges_field is not None:
-            yield self.ranges_field
-        if self.builds_field is not None:
-            yield self.builds_field
-        else:
+        fields = (self.method_field, self.higher_field, self.ranges_field, self.builds_field)
+        yield from (field for field in fields if field is not None)
+        if self.builds_field is None:
             yield Static("engines      cannot run here: simulated only", classes="dim setting")
         if self.has_lost_result:
             yield Static("The page of an earlier search is not kept.", classes="dim setting")
@@ -425,12 +426,3 @@ def list_raised_precision_choices(config: PrecisionConfig) -> list[tuple[Precisi
         *((precision, ()) for precision in boundary_types),
         *((Precision.FP32, precisions) for precisions in intermediate),
     ]
-
-
-def raised_precision_choice_text(higher: Precision, intermediate: Sequence[Precision]) -> str:
-    """Returns the text of a choice of `list_raised_precision_choices`, such as "FP32, or FP8, FP16 where that does"."""
-    return (
-        f"{higher.label}, or {', '.join(precision.label for precision in intermediate)} where that does"
-        if intermediate
-        else higher.label
-    )

@@ -159,11 +159,6 @@ class ExplanationDialog(ScrollingDialog):
         hints += [f"{'{page_down}' if self.move is not None else '{up}{down}'} more"] * (len(lines) > height)
         self.query_one(KeyHints).show_keys("  ".join([*hints, "{close} close"]))
 
-    @property
-    def text(self) -> str:
-        """The heading and the explanation, without styles."""
-        return f"{self.query_one('.heading', Static).content}\n{self.query_one(Lines).text}"
-
     def action_move(self, columns: int, rows: int) -> None:
         """Shows the explanation of another value, or scrolls the explanation of a word."""
         if self.move is None:
@@ -197,15 +192,12 @@ class ConfigsPage(TablePage[PrecisionConfig]):
                 self.session.rename_config(config, name.strip())
                 self.update_lines()
 
-        def check_config_name(name: str) -> None:
-            names.copy().rename_config(config, name.strip())
-
         self.app.push_screen(
             Prompt(
                 "Name",
                 names[config],
                 f"at most {MAX_NAME_LENGTH} characters",
-                partial(input_error_text, check_config_name),
+                partial(input_error_text, lambda name: names.copy().rename_config(config, name.strip())),
             ),
             save_config_name,
         )
@@ -282,16 +274,12 @@ class SessionsPage(TablePage[str]):
             self._delete_session(name)  # it cannot be deleted, and the error says why
             return
 
-        def delete_session_if_confirmed(is_confirmed: bool | None) -> None:
-            if is_confirmed:
-                self._delete_session(name)
-
         saved_text = clock_text(self._entries[name].modified_time)
         self.app.push_screen(
             ConfirmDialog(
                 f"Delete the session saved at {saved_text}? It cannot be brought back.", "delete it", "keep it"
             ),
-            delete_session_if_confirmed,
+            lambda is_confirmed: self._delete_session(name) if is_confirmed else None,
         )
 
     def _delete_session(self, name: str) -> None:
@@ -343,8 +331,8 @@ class HelpPage(Dialog):
 
     heading, box_classes = "Keys, actions, words and marks", "page"
     BINDINGS = bind_keys(
-        down="move_cursor('down')",
-        up="move_cursor('up')",
+        down="move_cursor('cursor_down')",
+        up="move_cursor('cursor_up')",
         page_down="move_cursor('page_down')",
         page_up="move_cursor('page_up')",
     )
@@ -436,19 +424,9 @@ class HelpPage(Dialog):
             content.stylize("$quiet") if entry.disabled_reason else content.stylize("bold $accent", 2, 2 + len(names))
         )
 
-    @property
-    def text(self) -> str:
-        """The text of the listed actions, without styles."""
-        choices = self.query_one(KeyedOptionList)
-        return "\n".join(str(choices.get_option_at_index(index).prompt) for index in range(choices.option_count))
-
     def action_move_cursor(self, direction: str) -> None:
         """Moves the cursor of the list while the focus stays in the search field."""
-        choices = self.query_one(KeyedOptionList)
-        if direction.startswith("page"):
-            (choices.action_page_down if direction == "page_down" else choices.action_page_up)()
-        else:
-            (choices.action_cursor_down if direction == "down" else choices.action_cursor_up)()
+        getattr(self.query_one(KeyedOptionList), f"action_{direction}")()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Shows the id of the selected action, which users write in ``keys.json``."""
@@ -458,13 +436,10 @@ class HelpPage(Dialog):
         keys_text = f"{{up}}{{down}} go  {{open}} {verb} it{name}  {{close}} close"
         self.query_one(KeyHints).show_keys(f"type to find  {keys_text}")
 
-    def on_input_submitted(self) -> None:
-        self._dismiss_with_action(self.query_one(KeyedOptionList).highlighted_option)
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self._dismiss_with_action(event.option)
-
-    def _dismiss_with_action(self, option: Option | None) -> None:
+    @on(Input.Submitted)
+    @on(OptionList.OptionSelected)
+    def _choose_highlighted_entry(self) -> None:
+        option = self.query_one(KeyedOptionList).highlighted_option
         if option is not None and option.id is not None:
             self.dismiss(self.listed_entries[int(option.id)].value)
 
@@ -500,11 +475,6 @@ class ScrolledPage(OverlayScreen):
 
     def compose(self) -> ComposeResult:
         yield Vertical(Lines(id="page"), Lines(id="page-keys"), classes="box whole")
-
-    @property
-    def text(self) -> str:
-        """The text of the page, without styles."""
-        return self.query_one("#page", Lines).text
 
     def update_lines(self) -> None:
         """Draws the page with the newest values, and its keys."""

@@ -29,9 +29,8 @@ from trt_tui.tui.state.text_plots import (
     BarLabel,
     bar_label_lines,
     bar_lines,
-    bin_values,
-    find_bin_of_index,
     group_channel_range_lines,
+    split_into_bins,
 )
 from trt_tui.tui.table import block_lines
 
@@ -99,17 +98,14 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     """
     session, width = chart_frame.session, chart_frame.width
     errors = session.results.get_values(SAMPLE_ERRORS)[session.config]
-    count = min(width - 2, len(errors.values))
-    bins: list[list[int]] = [[] for _ in range(count)]
-    for index in range(len(errors.values)):
-        bins[find_bin_of_index(index, len(errors.values), count)].append(index)
+    bins = split_into_bins(len(errors.values), width - 2)
     worst = [max(bin_samples, key=errors.sortable_sample_error) for bin_samples in bins]
     cursor = (
-        find_bin_of_index(errors.worst_position, len(errors.values), count)
+        next(index for index, bin_samples in enumerate(bins) if errors.worst_position in bin_samples)
         if chart_frame.cursor is None
-        else chart_frame.cursor % count
+        else chart_frame.cursor % len(bins)
     )
-    cell = max(1, min(3, (width - 2) // count))
+    cell = max(1, min(3, (width - 2) // len(bins)))
     heights, low, high = _sample_bar_heights(errors)
     styles: list[str] = ["bad" if math.isnan(errors.values[index]) else "plot" for index in worst]
     styles[cursor] = "strong"
@@ -120,7 +116,7 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     )
     lines: list[Line] = [clip_line([(title, "dim"), (f"   {high} to {low}", "dim")], width)]
     rows = max(3, min(16, chart_frame.height - _DETAIL_LINES - 3))
-    lines += [[(" ", ""), *line] for line in bar_lines(bin_values(heights, count), rows, cell, styles)]
+    lines += [[(" ", ""), *line] for line in bar_lines([heights[index] for index in worst], rows, cell, styles)]
     chosen = worst[cursor]
     lines += bar_label_lines([BarLabel(1 + cursor * cell + cell // 2, str(errors.names[chosen]), "strong")], width)
     worst_text = ", the worst" if chosen == errors.worst_position else ""

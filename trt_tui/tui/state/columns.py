@@ -37,7 +37,7 @@ from trt_tui.tui.state.marks import (
 )
 from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, VisibleRow
 from trt_tui.tui.state.text_plots import bar_text
-from trt_tui.tui.table import Cell, Column, draw_row
+from trt_tui.tui.table import Cell, Column, draw_row, fitting_cell
 
 _MAX_WIDTH_CELLS = 120
 """The maximum width of all columns together."""
@@ -252,7 +252,7 @@ def layer_row_line(
         return [*marks, (row_cells.name, row_cells.name_style)]
     name = short_name if short_name is not None else shorten_path(row_cells.name, room)
     cells: dict[str, Cell] = {NAME_COLUMN.id: lambda width: [*marks, (pad_right(name, room), row_cells.name_style)]}
-    reason: Cell = partial(_draw_reason, row_cells.reason)
+    reason: Cell = fitting_cell(row_cells.reason, "")  # whole or not at all: the detail pane has it
     for column_id in widths:
         column = LAYER_COLUMNS_BY_ID[column_id]
         if row_cells.reason and column.yields_to_reason:
@@ -260,11 +260,6 @@ def layer_row_line(
         elif column is not NAME_COLUMN:
             cells[column_id] = partial(column.draw, row_cells.cells[column_id])
     return _draw_columns(cells, widths)
-
-
-def _draw_reason(reason: str, width: int) -> Line:
-    """Draws a reason as a whole or not at all: the detail pane and the explanation have it."""
-    return [(choose_fitting_text((reason, ""), width), "dim")]
 
 
 # -- operator, precision, engine ------------------------------------------------------------------------------------

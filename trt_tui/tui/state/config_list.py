@@ -17,7 +17,6 @@ from trt_tui.formatting import (
     SIMULATED_MARK,
     byte_size_text,
     counted_noun_text,
-    decibels_text,
     number_text,
 )
 from trt_tui.jobs.requests import MeasureToggles
@@ -28,9 +27,7 @@ from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.config_status import (
     config_meets_target_simulated,
     is_within_noise,
-    meets_target,
     target_outcome_line,
-    target_outcome_text,
     target_value_span,
     value_margin_text,
 )
@@ -154,71 +151,56 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
     The value is from a measured what-if, else from the error share of a row that the key raises to FP32. It is empty if
     both are missing, or if the scope has too many groups to be measured.
     """
-    config = session.config
     if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
         return ToggleResult()
     toggled_config = find_toggled_config(session, groups)
-    if toggled_config == config:
+    measured = session.results.get_results_or_empty(toggled_config).accuracy
+    labels = {group.precision_label(toggled_config.precision_of(group)) for group in groups}
+    is_raised = len(groups) == 1 and Precision.FP32.label in labels
+    accuracy = _estimate_accuracy_from_share(session, groups[0]) if measured is None and is_raised else measured
+    if toggled_config == session.config or accuracy is None:
         return ToggleResult()
-    accuracy = session.results.get_results_or_empty(toggled_config).accuracy
-    if accuracy is not None:
-        value_text, style = target_value_span(session, accuracy)
-        value_text = value_text.removesuffix(" dB")
-        margin = session.target.margin_to_bound(accuracy) if session.target is not None else None
-        precisions = {group.precision_label(toggled_config.precision_of(group)) for group in groups}
-        lower_precision = "default" if len(precisions) > 1 else next(iter(precisions - {Precision.FP32.label}), "")
-        if accuracy.samples < accuracy.total:
-            return ToggleResult(
-                value_text, f"on {accuracy.samples}", style, "dim", margin, True, lower_precision=lower_precision
-            )
-        outcome_text, outcome_style = _toggle_outcome_span(session, accuracy)
-        error_text = value_margin_text(session.target or Target("sqnr", 0.0), accuracy)
-        return ToggleResult(
-            value_text,
-            outcome_text,
-            style,
-            outcome_style,
-            margin,
-            margin_of_error_text=error_text,
-            lower_precision=lower_precision,
-        )
-    is_raised = len(groups) == 1 and toggled_config.precision_of(groups[0]) is Precision.FP32
-    return _estimate_toggle_from_share(session, groups[0]) if is_raised else ToggleResult()
+    value_text, style = target_value_span(session, accuracy)
+    is_partial = accuracy.samples < accuracy.total
+    outcome_text, outcome_style = (
+        (f"on {accuracy.samples}", "dim") if is_partial else _toggle_outcome_span(session, accuracy)
+    )
+    has_margin = measured is not None and not is_partial
+    return ToggleResult(
+        value_text.removesuffix(" dB"),
+        outcome_text,
+        style,
+        outcome_style,
+        session.target.margin_to_bound(accuracy) if session.target is not None else None,
+        is_partial,
+        value_margin_text(session.target or Target("sqnr", 0.0), accuracy) if has_margin else "",
+        "default" if len(labels) > 1 else next(iter(labels - {Precision.FP32.label}), ""),
+    )
 
 
 def _toggle_outcome_span(session: Session, accuracy: Accuracy) -> Span:
     """Returns the outcome of a toggled row and its style, as `ToggleResult.outcome_text` describes it."""
-    meets_toggled, meets_now = meets_target(session, accuracy), config_meets_target_simulated(session, session.config)
+    outcome, meets_now = session.target_outcome(accuracy), config_meets_target_simulated(session, session.config)
     config_accuracy = session.results.get_results_or_empty(session.config).accuracy
-    is_changed = meets_toggled is not None and meets_toggled is (meets_now is False)
+    is_changed = outcome is not None and outcome.passes is (meets_now is False)
     if is_changed or accuracy.fails_every_target:
-        return target_outcome_text(session, accuracy), "good" if meets_toggled else "bad"
+        return (outcome.outcome.value, "good" if outcome.passes else "bad") if outcome is not None else ("", "bad")
     is_same = config_accuracy is not None and is_within_noise(session, accuracy, config_accuracy)
     return (SAME_VALUE_MARK, "dim") if is_same else ("", "")
 
 
-def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleResult:
+def _estimate_accuracy_from_share(session: Session, group: FusionGroup) -> Accuracy | None:
     """Returns the SQNR with one row raised, which was measured together with the share of that row.
 
-    The result is empty if the target is not an SQNR of the worst judged output.
+    None if it was not measured, or if the target is not an SQNR of the worst judged output.
     """
     target, share = session.target, session.results.get_results_or_empty(session.config).shares.get(group.name)
-    if (
-        share is None
-        or share.sqnr_if_raised_db is None
-        or target is None
-        or target.kind != "sqnr"
-        or target.output_name is not None
-    ):
-        return ToggleResult()
-    value_text, margin = decibels_text(share.sqnr_if_raised_db), share.sqnr_if_raised_db - target.value
-    if share.samples < session.count_judging_samples(session.config):
-        return ToggleResult(value_text, f"on {share.samples}", "", "dim", margin, True)
-    accuracy = Accuracy(
-        {"": OutputErrors(ErrorMetrics(share.sqnr_if_raised_db))}, samples=share.samples, total=share.samples
-    )
-    outcome_text, outcome_style = _toggle_outcome_span(session, accuracy)
-    return ToggleResult(value_text, outcome_text, "", outcome_style, margin)
+    if share is None or share.sqnr_if_raised_db is None or target is None:
+        return None
+    errors = {"": OutputErrors(ErrorMetrics(share.sqnr_if_raised_db))}
+    is_judged = target.kind == "sqnr" and target.output_name is None
+    total = max(share.samples, session.count_judging_samples(session.config))
+    return Accuracy(errors, samples=share.samples, total=total) if is_judged else None
 
 
 _MAX_LISTED_CHANGES = 3

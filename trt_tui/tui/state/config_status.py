@@ -75,12 +75,6 @@ def meets_target(session: Session, accuracy: Accuracy | None) -> bool | None:
     return None if result is None else result.passes
 
 
-def target_outcome_text(session: Session, accuracy: Accuracy | None) -> str:
-    """Returns the target outcome of an accuracy in one word; "" if it is undecided."""
-    result = session.target_outcome(accuracy)
-    return "" if result is None else result.outcome.value
-
-
 def config_meets_target_simulated(session: Session, config: PrecisionConfig) -> bool | None:
     """Returns True if the simulated accuracy of a config meets the targets.
 
@@ -335,11 +329,9 @@ def target_gauge_line(session: Session, width: int, is_marked: bool = True) -> L
     text = f" {distance_text} {'missing' if margin < 0 else 'margin'}"
     text_style = "dim" if margin >= 0 else ""
     text = text if width >= cell_width(text) else ""
-    if text and width - 1 - cell_width(text) < MIN_GAUGE_CELLS:
-        return [(text, text_style)]
     bar_width = min(MAX_GAUGE_CELLS, width - 1 - cell_width(text))
     if bar_width < MIN_GAUGE_CELLS:
-        return []
+        return [(text, text_style)] if text else []
     bar = bar_text(_reached_target_fraction(target, accuracy, margin), bar_width)
     filled = bar.rstrip()
     return [

@@ -447,17 +447,9 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
     elif len(reason_texts) > 1:
         lines.append(_labelled_line("also", reason_texts[1], width))
     if sentences := row_implementation_texts(row_values, row):
-        label, style, shown_engine = "made", "", row_values.shown_engine
-        if row_values.preview is not None:
-            sentences = [*sentences[1:], sentences[0]]
-        elif shown_engine is not None:
-            style = "stale" if shown_engine.is_stale else ""
-            label = (
-                OTHER_PRECISION_MARK
-                if engine_texts.uses_other_precision(shown_engine, group, row_values.requested_precision(group))
-                else label
-            )
-        return [*lines, _labelled_line(label, "; ".join(sentences), width, style)]
+        sentences = [*sentences[1:], sentences[0]] if row_values.preview is not None else sentences
+        label = OTHER_PRECISION_MARK if row_values.has_unrequested_engine_precision(group) else "made"
+        return [*lines, _labelled_line(label, "; ".join(sentences), width, row_values.implementation_style)]
     lines.append(_labelled_line("set", group_settings_text(session, row_values.config, group), width, "dim"))
     return lines
 
@@ -631,18 +623,13 @@ def _word_counts_text(words: Iterable[str]) -> str:
 def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
     """Returns the implementation of a group in the engine or preview: precision, time, and names of engine layers."""
     shown_engine, texts = row_values.shown_engine, row_implementation_texts(row_values, row)
-    style, names = "", tuple[str, ...]()
+    style, names = row_values.implementation_style, tuple[str, ...]()
     if row_values.preview is not None:
         texts = texts if width > _NARROW_CELLS or row_values.differs_in_preview(row.group) else []
     elif shown_engine is None and session.preview_refusal is None and engine_texts.preview_refusal_text(session):
         texts, style = ["no preview of this config"], "dim"
     elif shown_engine is not None:
-        style = "stale" if shown_engine.is_stale else ""
-        mark = (
-            f"{OTHER_PRECISION_MARK} "
-            if engine_texts.uses_other_precision(shown_engine, row.group, row_values.requested_precision(row.group))
-            else ""
-        )
+        mark = f"{OTHER_PRECISION_MARK} " * row_values.has_unrequested_engine_precision(row.group)
         name, _, version = shown_engine.result.builder_name.rpartition(" ")
         start = f"{mark}{name} {'.'.join(version.split('.')[:2])}{', ' if shown_engine.is_stale else ': '}"
         texts = [start + text if index == 0 else text for index, text in enumerate(texts)]
@@ -665,14 +652,13 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
             "",
         )
     ]
-    shown_engine = row_values.shown_engine
     for text in row_implementation_texts(row_values, scope):
         time_ms = row_values.scope_times.get(scope.path)
         detail_rows.append(
             (
                 "made",
                 text + (f" · {milliseconds_text(time_ms)}" if time_ms is not None else ""),
-                "stale" if shown_engine is not None and shown_engine.is_stale and row_values.preview is None else "",
+                row_values.implementation_style,
             )
         )
     values = row_values.group_values

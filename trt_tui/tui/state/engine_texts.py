@@ -199,13 +199,6 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
     return sentences
 
 
-def uses_other_precision(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> bool:
-    """Returns True if an engine runs a group in another precision than requested."""
-    return implementation_text(shown_engine.result.implementations.get(group.name), requested_precision).startswith(
-        OTHER_PRECISION_MARK
-    )
-
-
 # -- one engine -----------------------------------------------------------------------------------------------------
 
 

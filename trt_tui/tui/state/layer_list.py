@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from trt_tui.core.moves.config import PrecisionConfig
@@ -68,9 +68,6 @@ class RowFilter:
 
     tests: tuple[FilterTest, ...]
     error_text: str = ""
-
-    def matches_all_terms(self, item: FilterableGroup) -> bool:
-        return all(test(item) for test in self.tests)
 
 
 def parse_filter(text: str) -> RowFilter | None:
@@ -288,7 +285,7 @@ class LayerList:
         config = self.session.config
         shares = self.session.results.get_results_or_empty(self.row_values.stale_config or config).shares
         self.matches = set()
-        for row in self.tree_model.group_rows:
+        for row in self.tree_model.rows_by_group.values():
             share = shares.get(row.group.name)
             item = FilterableGroup(
                 row.group,
@@ -297,7 +294,7 @@ class LayerList:
                 config.precision_of(row.group),
                 row.group.name in config.groups_fixed_by_rule,
             )
-            if row_filter.matches_all_terms(item):
+            if all(test(item) for test in row_filter.tests):
                 self.matches.add(row.group.name)
 
     def reveal_group(self, group_name: str) -> None:
@@ -316,16 +313,14 @@ class LayerList:
         small_groups = self._small_groups.get(self.view, frozenset())
         sources = (self.view, self.opened_paths, self.sort_values, self.matches, self._leading_groups, small_groups)
         if self._rows is None or sources != self._row_sources:
-            self._row_sources = sources
-            if self.view is LayerListView.WORST:
-                self._rows = self.tree_model.list_worst_first_rows(
-                    self.opened_paths, self.sort_values, self.matches, self._leading_groups, small_groups
-                )
-            else:
-                self._rows = self.tree_model.list_tree_rows(
-                    self.opened_paths, self.sort_values, self.matches, self._has_additive_sort_values, small_groups
-                )
+            self._row_sources, self._rows = sources, self._list_rows(self.opened_paths, small_groups)
         return self._rows
+
+    def _list_rows(self, opened_paths: set[str], small_groups: Collection[str] = ()) -> list[VisibleRow]:
+        model, values, matches = self.tree_model, self.sort_values, self.matches
+        if self.view is LayerListView.WORST:
+            return model.list_worst_first_rows(opened_paths, values, matches, self._leading_groups, small_groups)
+        return model.list_tree_rows(opened_paths, values, matches, self._has_additive_sort_values, small_groups)
 
     def find_next_bad_group(self, current_row: VisibleRow | None, includes_current: bool = False) -> str | None:
         """Returns the name of the next bad group in the list, and continues at its beginning.
@@ -336,13 +331,7 @@ class LayerList:
             current_row: The row from which the search starts. Groups inside a scope come after it.
             includes_current: If True, the next group may be that of the current row.
         """
-        model = self.tree_model
-        if self.view is LayerListView.WORST:
-            lines = model.list_worst_first_rows(set(), self.sort_values, self.matches, self._leading_groups)
-        else:
-            lines = model.list_tree_rows(
-                {scope.path for scope in model.scopes}, self.sort_values, self.matches, self._has_additive_sort_values
-            )
+        lines = self._list_rows({scope.path for scope in self.tree_model.scopes})
         start_key = current_row.key.partition("\0")[0] if current_row is not None else ""  # of the row around a node
         start = next((index for index, line in enumerate(lines) if line.key == start_key), -1)
         bad_groups = {
@@ -418,15 +407,14 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
     title = f"{shown_key('pane_tree')} {view_title(layer_list)} in {row_values.config_name}{order_text}"
     end = extra_text = ""
     if layer_list.matches is not None:
-        end = f" ─ {len(layer_list.matches)} of {len(model.group_rows)} match, {shown_key('close')} clears"
+        end = f" ─ {len(layer_list.matches)} of {len(model.rows_by_group)} match, {shown_key('close')} clears"
     elif row_values.measure is not ColourMeasure.SHARE or row_values.run != "config":
         end = f" ─ {row_values.measure.value}{' error' if row_values.measure is not ColourMeasure.SHARE else ''}"
     elif layer_list.view is LayerListView.BLOCKS:
         end = f" ─ {shown_key('toggle')} on a label: the role everywhere"
     else:
-        capable_text = (
-            f"{row_values.reducible_group_count} of {len(model.group_rows)} can run {row_values.lowest_precision.label}"
-        )
+        count = f"{row_values.reducible_group_count} of {len(model.rows_by_group)}"
+        capable_text = f"{count} can run {row_values.lowest_precision.label}"
         extra_text = f" ─ {_share_sample_count_text(layer_list) or capable_text}"
     right: Line = [(f"{shown_key('view')}:", "dim@do('view')")]
     for index, view in enumerate(layer_list.available_views):

@@ -123,7 +123,6 @@ class TreeModel:
         self.rows_by_group: dict[str, GroupRow] = {}
         self.ancestors: dict[str, tuple[Scope, ...]] = {}
         self.titles: dict[str, str] = {}
-        self.group_rows: list[GroupRow] = []
         self.layer_rows: list[UngroupedRow] = []
         self.folded_row: OtherNodesRow | None = None
         self.scopes: list[Scope] = []
@@ -136,7 +135,6 @@ class TreeModel:
                 inner_scopes = (*outer_scopes, row)
                 stack.extend((child, inner_scopes) for child in reversed(row.children))
             elif isinstance(row, GroupRow):
-                self.group_rows.append(row)
                 self.rows_by_group[row.group.name] = row
                 self.ancestors[row.group.name] = outer_scopes
                 self.titles[row.group.name] = "/".join((*(scope.label for scope in outer_scopes), row.label))
@@ -250,7 +248,7 @@ class TreeModel:
         """
         sort_values = sort_values or {}
         sums = self.combine_by_scope(sort_values, operator.add if is_additive else max)
-        folded = _choose_folded_rows(self.group_rows, small_groups) if matching_groups is None else []
+        folded = _choose_folded_rows(self.rows_by_group.values(), small_groups) if matching_groups is None else []
         listed_groups = self.rows_by_group.keys() - {row.group.name for row in folded} if folded else matching_groups
         allowed = {scope.path for name in listed_groups or () for scope in self.ancestors[name]}
         if folded:
@@ -310,7 +308,9 @@ class TreeModel:
             small_groups: The names of groups that one row represents, unless there are fewer than `MIN_FOLDED_ROWS`.
         """
         sort_values = sort_values or {}
-        rows = [row for row in self.group_rows if matching_groups is None or row.group.name in matching_groups]
+        rows = [
+            row for row in self.rows_by_group.values() if matching_groups is None or row.group.name in matching_groups
+        ]
         rows.sort(key=lambda row: (row.group.name not in leading_groups, -sort_values.get(row.group.name, -math.inf)))
         folded = _choose_folded_rows(rows, small_groups) if matching_groups is None else []
         hidden = {row.group.name for row in folded}
@@ -641,7 +641,7 @@ class RowValues:
             if Precision.FP16 not in group.refusal_reasons
             and not self.has_barrier_behind(group)
             and not self.differs_in_preview(group)
-            and OTHER_PRECISION_MARK not in self.group_engine_span(group)[0]
+            and not self.has_unrequested_engine_precision(group)
         )
 
     @cached_property
@@ -705,6 +705,15 @@ class RowValues:
             self.implementations.get(group.name), group.precision_shown_by_engine(self.requested_precision(group))
         )
         return text, self.engine_text_style(text.startswith(OTHER_PRECISION_MARK))
+
+    def has_unrequested_engine_precision(self, group: FusionGroup) -> bool:
+        """Returns True if the engine runs a group in another precision than requested."""
+        return self.group_engine_span(group)[0].startswith(OTHER_PRECISION_MARK)
+
+    @property
+    def implementation_style(self) -> str:
+        """The style of texts about the engine or preview of a row: stale if the engine is that of another config."""
+        return "stale" if self.engine_config_name else ""
 
     def differs_in_preview(self, group: FusionGroup) -> bool:
         """Returns True if the preview of the config refuses a group, or runs it in another form than requested."""
@@ -875,13 +884,11 @@ def block_cell_span(row_values: RowValues, group_names: Sequence[str]) -> Span:
     """Returns the glyph and style of a cell of the heat map."""
     if not group_names:
         return (" ", "")
-    if any(name in row_values.nonfinite_groups for name in group_names):
-        return (BAD_GLYPH, "bad")
     values = [row_values.group_values[name] for name in group_names if name in row_values.group_values]
-    if not values:
-        return (UNKNOWN_GLYPH, "dim")
-    value = max(values) if row_values.measure is ColourMeasure.SHARE else min(values)
-    return row_values.choose_glyph_and_style(value, False)
+    choose_worst = max if row_values.measure is ColourMeasure.SHARE else min
+    return row_values.choose_glyph_and_style(
+        choose_worst(values, default=None), not row_values.nonfinite_groups.isdisjoint(group_names)
+    )
 
 
 _BLOCK_MEASURE_TEXTS = {

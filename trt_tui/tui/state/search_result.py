@@ -198,7 +198,7 @@ def search_option_lines(
     Args:
         max_rows: The maximum number of rows without the header.
     """
-    value_title = _target_value_title(session)
+    value_title = session.target.column_title if session.target is not None else "SQNR"
     samples_text = _search_samples_text(session, search_status)  # the title of the page has it at every width
     columns = [
         Column(""),
@@ -271,12 +271,6 @@ def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption,
     ]
 
 
-def _target_value_title(session: Session) -> str:
-    if session.target is not None and session.target.kind == "metric":
-        return next(iter(session.results.reference_metric), "metric").rpartition(":")[2]
-    return session.target.bounded_value.title if session.target is not None else "SQNR"
-
-
 def search_check_texts(session: Session, search_status: SearchStatus, option: SearchOption) -> list[str]:
     """Returns the evidence for a config that a search offers. Each clause outside parentheses is a text of its own."""
     end_event = search_status.end_event
@@ -288,11 +282,6 @@ def search_check_texts(session: Session, search_status: SearchStatus, option: Se
         texts = [part for text in evidence for part in re.split(r"; (?![^(]*\))", text)]
         return texts + ([missed_text] if missed_text and not end_event.missed_runs_text(option.config) else [])
     return [missed_text or "simulated on the samples of the search only"]
-
-
-def _evaluation_value_text(session: Session, evaluation: Evaluation) -> str:
-    result = evaluation.target_result
-    return target_value_span(session, result.accuracy)[0] if result.accuracy is not None else result.value_text
 
 
 def search_change_lines(
@@ -378,7 +367,6 @@ def _value_without_change_text(
     if end_event is None or evaluation is None or config == option.config:
         return ""
     lacks_margin = evaluation.passes and not evaluation.with_required_margins(end_event.margins).passes
-    return (
-        f"{_evaluation_value_text(session, evaluation)} {evaluation.target_result.target_outcome.outcome.value}"
-        f"{' without the margin' if lacks_margin else ''}"
-    )
+    result = evaluation.target_result
+    value_text = target_value_span(session, result.accuracy)[0] if result.accuracy is not None else result.value_text
+    return f"{value_text} {result.target_outcome.outcome.value}{' without the margin' if lacks_margin else ''}"

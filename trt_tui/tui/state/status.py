@@ -535,28 +535,17 @@ class StatusLines:
 
     def placeholder_lines(self, model_path: str) -> list[Line]:
         """Returns the lines that replace the layer list while no network is open."""
+        if self.failure is None:
+            return [[], [(f"   opening {model_path} …", "dim")]]
         if isinstance(self.failure, ev.JobFailed):
-            lines: list[Line] = [[], [("   " + self.failure.title, "strong")]]
-            lines += [[("   " + text, "dim")] for text in (self.failure.cause, self.failure.next_step) if text]
-            return [*lines, [(f"   {shown_key('quit')} quits", "dim")]]
-        if self.failure is not None:
-            title = (
-                f"{STOPPED_OPENING_TEXT}."
-                if isinstance(self.failure, ev.JobCancelled)
-                else "The background process ended while the network was being opened."
-            )
-            return [
-                [],
-                [(f"   {title}", "strong")],
-                [
-                    (
-                        f"   {shown_key('compare')} opens it again, {shown_key('log')} shows the log, "
-                        f"{shown_key('quit')} quits",
-                        "dim",
-                    )
-                ],
+            title, *texts = self.failure.title, self.failure.cause, self.failure.next_step, f"{shown_key('quit')} quits"
+        else:
+            ended_text = "The background process ended while the network was being opened"
+            title = f"{STOPPED_OPENING_TEXT if isinstance(self.failure, ev.JobCancelled) else ended_text}."
+            texts = [
+                f"{shown_key('compare')} opens it again, {shown_key('log')} shows the log, {shown_key('quit')} quits"
             ]
-        return [[], [(f"   opening {model_path} …", "dim")]]
+        return [[], [(f"   {title}", "strong")], *([(f"   {text}", "dim")] for text in texts if text)]
 
 
 def first_warning_text(warnings: Sequence[tuple[str, str]]) -> str:

@@ -7,15 +7,16 @@ without colours, in 16 colours, and when copied.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trt_tui.core.calibration.calibration import DominantChannels, TensorStats
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.formatting import cell_width, counted_noun_text, number_text, percent_text
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly, shorten_middle
+from trt_tui.tui.spans import Line, clip_line, line_width, shorten_distinctly, shorten_middle
 
 HEIGHT_BLOCKS = " ▁▂▃▄▅▆▇█"
 """Characters for the height of a bar in a cell, in eighths."""
@@ -31,70 +32,31 @@ def bar_text(fraction: float, width: int) -> str:
     return ("█" * full_cells + (BAR_BLOCKS[eighths_left] if eighths_left else "")).ljust(width)
 
 
-def bar_height_in_eighths(fraction: float, row_count: int = 1) -> int:
-    """Returns the height of a bar in eighths of a row, from 0 for nothing to ``8 * row_count`` for a fraction of 1.
-
-    A positive fraction has at least an eighth, so that it is visible.
-    """
-    if not fraction > 0:
-        return 0
-    return max(1, round(min(1.0, fraction) * row_count * 8))
-
-
 def bar_lines(
     fractions: Sequence[float], row_count: int, cell_width: int = 1, styles: Sequence[str] = ()
 ) -> list[Line]:
     """Returns vertical bars beside each other, each ``cell_width`` wide, in ``row_count`` lines.
 
+    A positive fraction has at least an eighth of a row, so that it is visible.
+
     Args:
         fractions: Heights from 0 to 1.
         styles: The style of each bar; by default all are "plot".
     """
-    lines: list[Line] = []
-    for row in reversed(range(row_count)):
-        lines.append(
-            join_spans(
-                (
-                    HEIGHT_BLOCKS[max(0, min(8, bar_height_in_eighths(fraction, row_count) - row * 8))] * cell_width,
-                    styles[index] if styles else "plot",
-                )
-                for index, fraction in enumerate(fractions)
-            )
-        )
-    return lines
+    heights = [max(1, round(min(1.0, fraction) * row_count * 8)) if fraction > 0 else 0 for fraction in fractions]
+    return [
+        [
+            (HEIGHT_BLOCKS[max(0, min(8, height - row * 8))] * cell_width, style)
+            for height, style in zip(heights, styles or ["plot"] * len(heights), strict=True)
+        ]
+        for row in reversed(range(row_count))
+    ]
 
 
-def join_spans(spans: Iterable[Span]) -> Line:
-    """Joins neighbouring spans of equal style; blanks join any style, which shortens the output to the terminal."""
-    line: Line = []
-    for text, style in spans:
-        if line and (line[-1][1] == style or text.isspace()):
-            line[-1] = (line[-1][0] + text, line[-1][1])
-        else:
-            line.append((text, style))
-    return line
-
-
-def bin_values(values: Sequence[float], max_bins: int) -> list[float]:
-    """Returns values in at most ``max_bins`` bins of neighbouring values. The value of a bin is its largest.
-
-    If there are at most ``max_bins`` values, they are returned unchanged.
-    """
-    if len(values) <= max_bins:
-        return list(values)
-    ends = [index * len(values) // max_bins for index in range(max_bins + 1)]
-    return [max(values[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
-
-
-def find_bin_of_index(value_index: int, value_count: int, max_bins: int) -> int:
-    """Returns the index of the bin of `bin_values` that contains a value."""
-    return (
-        value_index
-        if value_count <= max_bins
-        else next(
-            bin_number for bin_number in range(max_bins) if value_index < (bin_number + 1) * value_count // max_bins
-        )
-    )
+def split_into_bins(count: int, max_bins: int) -> list[range]:
+    """Returns the positions of values in at most ``max_bins`` bins of neighbours."""
+    ends = [index * count // min(count, max_bins) for index in range(min(count, max_bins) + 1)] if count else []
+    return [range(start, end) for start, end in pairwise(ends)]
 
 
 def channel_range_strip(amaxes: Sequence[float], width: int) -> str:
@@ -104,7 +66,7 @@ def channel_range_strip(amaxes: Sequence[float], width: int) -> str:
     bit less for a channel of half the range. Channels of zeros have no bar. If there are too many channels, a bar shows
     the largest of several neighbours.
     """
-    bins = bin_values(amaxes, width)
+    bins = [max(amaxes[index] for index in indices) for indices in split_into_bins(len(amaxes), width)]
     max_value = max(bins, default=0.0)
     cell_width = max(1, min(3, width // max(1, len(bins))))
     return "".join(

@@ -69,15 +69,9 @@ class ValueList(KeyedOptionList, Generic[ValueT]):
             return
         current = self.selected_value if self.values else self.first_value
         self._shown_lines, self.values = new_lines, list(values)
-        self.clear_options()
-        self.add_options([Option(_build_line_content(line)) for line in new_lines])
+        self.set_options([Option(_build_line_content(line)) for line in new_lines])
         if self.values:
             self.highlighted = self.values.index(current) if current in self.values else 0
-
-    @property
-    def text(self) -> str:
-        """The text of the displayed lines, without styles."""
-        return "\n".join("".join(text for text, _ in line).rstrip() for line in self._shown_lines)
 
     @property
     def selected_value(self) -> ValueT | None:

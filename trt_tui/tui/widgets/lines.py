@@ -115,10 +115,6 @@ class LinePane(ScrollView, SpanLinesWidget, can_focus=True, inherit_bindings=Fal
             self._drawn_lines[index] = self.build_line(index)
         return self._drawn_lines[index]
 
-    def line_text(self, index: int) -> str:
-        """Returns the text of a line, without styles."""
-        return line_text(self.get_line(index)).rstrip()
-
     def draw_changed_lines(self, line_count: int) -> None:
         """Builds the visible lines of new contents, and repaints those that differ from the drawn ones."""
         size = Size(self.size.width, line_count)
@@ -262,10 +258,6 @@ class TitleRule(Lines):
         if (title, right_spans) != (self._title, self._right_spans):
             self._title, self._right_spans = title, right_spans
             self.refresh()
-
-    @property
-    def text(self) -> str:
-        return f"{self._title} {''.join(text for text, _ in self._right_spans)}".strip()
 
     def get_drawn_line(self, y: int) -> Line:
         """Returns the line with the title, the rule and the right text.

@@ -1,6 +1,7 @@
 """The panes of rows: the layer list and the heat map of repeated blocks. They draw only visible lines."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 from textual import events
 from textual.geometry import Size
@@ -49,14 +50,10 @@ class BlockMap(LinePane):
         self.role_index = 0
         self.column_index = -1
         self._first_column = 0
-        self._notes: dict[int, str] = {}
 
     def show_blocks(self, row_values: RowValues) -> None:
         """Shows the blocks of a network, and repaints only the lines that changed."""
-        blocks = row_values.model.blocks or self.blocks
-        if blocks is not self.blocks or self._row_values is None or row_values.config != self._row_values.config:
-            self._notes = {}
-        self.blocks, self._row_values = blocks, row_values
+        self.blocks, self._row_values = row_values.model.blocks or self.blocks, row_values
         self.draw_changed_lines(self._line_count)
 
     @property
@@ -64,7 +61,7 @@ class BlockMap(LinePane):
         """The names of the fusion groups under the cursor: the groups of a cell, or of all cells of a role."""
         cells = self.blocks.cells[self.role_index]
         if self.column_index < 0:
-            return tuple(name for cell in cells for name in cell)
+            return tuple(chain.from_iterable(cells))
         return cells[self.column_index]
 
     def move_cursor_to_group(self, group_name: str) -> None:
@@ -141,13 +138,10 @@ class BlockMap(LinePane):
             end = "]" if is_chosen else " "
             end = end if self._row_values.raised_groups.isdisjoint(names) else RAISED_MARK
             spans.append((f"{'[' if is_chosen else ' '}{glyph}{end}", style))
-        if role not in self._notes:
-            self._notes[role] = role_precisions_text(
-                self._row_values, [name for names in self.blocks.cells[role] for name in names]
-            )
+        precisions_text = role_precisions_text(self._row_values, list(chain.from_iterable(self.blocks.cells[role])))
         label = self.blocks.roles[role], "cursor" if is_current_role and self.column_index < 0 else ""
         return self._draw_row(
-            ((">" if is_current_role else "", "strong"), label, ("", "")), spans, f"   {self._notes[role]}"
+            ((">" if is_current_role else "", "strong"), label, ("", "")), spans, f"   {precisions_text}"
         )
 
     def _draw_row(self, start: Sequence[Span], cells: Sequence[Span], note: str) -> Line:
