@@ -218,6 +218,22 @@ def test_samples_that_a_network_mixes_stay_in_their_feeds(tmp_path, backend):
     analysis.close()
 
 
+def test_an_output_with_time_before_the_batch_is_judged_by_feeds(tmp_path, backend):
+    """As of a recogniser of texts that reads one image at a time."""
+    b = Builder(0)
+    features = b.node("MatMul", ["x", b.kernel("w", (8, 5), 8)], "/fc")
+    b.node("Transpose", [features], "/time", output="y", perm=[1, 0, 2])
+    model = b.model([floats("x", 1, 6, 8)], [floats("y", 6, 1, 5)])
+    inputs = {"x": np.random.default_rng(0).standard_normal((24, 6, 8), dtype=np.float32)}
+    analysis, ranges = opened(tmp_path, backend, model, inputs, 1)
+    sweep = GroupSweep(analysis, INT8, ranges)
+    for _ in sweep.measure_groups():
+        pass
+    effect = sweep.estimate_group_effect(sweep.measured_groups[0])
+    assert not sweep.state.by_sample and effect.sample_count == 24 and effect.estimate.value == pytest.approx(1.0)
+    analysis.close()
+
+
 def test_a_sweep_goes_on_from_what_was_measured(tmp_path, backend):
     inputs = networks.feeds(networks.chain(2), n=24)
     analysis, ranges = opened(tmp_path, backend, networks.chain(2), inputs, 8)

@@ -651,6 +651,8 @@ class GroupSweep:
         mixed_outputs = mixed.get_fp32_outputs(0)
         yield self._count_executed_and_expected_samples()
         for judged_output in mixed.judged_outputs:
+            if mixed_outputs[judged_output.tensor].shape[:1] != (len(rows),):
+                return False  # its first axis is not that of the samples, such as the time of a sequence
             for row_index, (index, row) in enumerate(rows):
                 expected, got = (
                     self.analysis.get_fp32_outputs(index)[judged_output.tensor][row],
