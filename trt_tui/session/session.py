@@ -17,7 +17,7 @@ from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
 from trt_tui.core.calibration.user_ranges import parse_amax
 from trt_tui.core.data.batches import SampleName
-from trt_tui.core.data.input_files import Fingerprint, list_input_files, refuse_overwriting_inputs
+from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
@@ -171,7 +171,13 @@ class Session(SessionState):
         """
         self.save_session()
         self.session_writer.flush()
-        self._switch_to_saved_session(name)
+        outline = self.opened_network.outline
+        saved = self.session_folder.open_session(name, outline.structure_sha256, str(outline.path), outline)
+        self._apply_saved_session(saved)
+        self.filter_text, self.choice_reasons = "", {}
+        self.target_text = saved.target or None
+        self.set_initial_target()
+        self._drop_moves_made_for_other_weights()
         self.request_stored_results()
         self._save_and_measure_config()
 
@@ -299,31 +305,21 @@ class Session(SessionState):
     @_apply.register
     def _apply_fingerprint(self, event: ev.FilesHashed) -> None:
         """Applies the hashes of network and data, and drops ranges that were measured on other weights or data."""
-        previous, fingerprint = self.source, event.source
-        self.source = fingerprint
-        if previous is not None:
-            self._keep_valid_ranges(previous, fingerprint)
+        previous, current = self.source, event.source
+        self.source = current
+        if previous is None:
+            self._drop_moves_made_for_other_weights()
             return
-        self._drop_moves_made_for_other_weights()
+        is_same = (current.sha256, current.data_sha256) == (previous.sha256, previous.data_sha256)
+        changed = current.files.find_files_changed_since(previous.files)
+        if not is_same or any(not name.endswith(".py") for name in changed):
+            self._drop_measured_moves("the replaced files")
+        if self.config_calibration is not None and self.calibration is None and current.sha256 == previous.sha256:
+            self.send_request(rq.UseRanges(self.config_calibration, True, Path(self.config_path or "").name))
 
     def _drop_moves_made_for_other_weights(self) -> None:
         if self.saved_sha256 not in ("", self.network_sha256):
             self._drop_measured_moves("other weights, in the session resumed,")
-
-    def _switch_to_saved_session(self, name: str) -> None:
-        """Goes on with another saved session of the network. Its current config is not measured yet.
-
-        Raises:
-            InputError: The session cannot be opened.
-        """
-        outline = self.opened_network.outline
-        saved = self.session_folder.open_session(name, outline.structure_sha256, str(outline.path), outline)
-        self._apply_saved_session(saved)
-        self.filter_text, self.choice_reasons = "", {}
-        self.target_text = saved.target or None
-        self.set_initial_target()
-        self._drop_moves_made_for_other_weights()
-        self.config_names.get_config_name(self.config)
 
     @_apply.register
     def _apply_loaded_config(self, event: ev.ConfigRead) -> None:
@@ -373,22 +369,6 @@ class Session(SessionState):
         if not self.is_searching:
             self.search_status = None
         self.set_initial_target()
-
-    def _keep_valid_ranges(self, previous_fingerprint: Fingerprint, current_fingerprint: Fingerprint) -> None:
-        """Keeps the chosen ranges that are still valid after a file was replaced, and drops the others."""
-        changed = current_fingerprint.files.find_files_changed_since(previous_fingerprint.files)
-        is_same = (current_fingerprint.sha256, current_fingerprint.data_sha256) == (
-            previous_fingerprint.sha256,
-            previous_fingerprint.data_sha256,
-        )
-        if not is_same or any(not name.endswith(".py") for name in changed):
-            self._drop_measured_moves("the replaced files")
-        if (
-            self.config_calibration is not None
-            and self.calibration is None
-            and current_fingerprint.sha256 == previous_fingerprint.sha256
-        ):
-            self.send_request(rq.UseRanges(self.config_calibration, True, Path(self.config_path or "").name))
 
     def _drop_measured_moves(self, origin_text: str) -> None:
         """Removes moves with values measured on other files from every config of the history, and adds a warning."""
