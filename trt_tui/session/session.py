@@ -410,7 +410,7 @@ class Session(SessionState):
     @_apply.register
     def _apply_reference_metric(self, event: ev.ReferenceMetricMeasured) -> None:
         self.results.store_event_results(event)
-        self.update_target_baseline(self.results.has_full_reference)
+        self.update_target_baseline()
 
     @_apply.register
     def _apply_preview(self, event: ev.EnginePreviewed) -> None:

@@ -496,7 +496,7 @@ class SessionState:
         except InputError as error:
             # The text comes from a file, because a text from the command line is checked before a session exists.
             self._reject_target(error)
-        self.update_target_baseline(self.results.has_full_reference)
+        self.update_target_baseline()
 
     def _reject_target(self, error: InputError) -> None:
         """Sets the default target instead of one that cannot be used. A guard warns of it."""
@@ -516,11 +516,8 @@ class SessionState:
         """The first target; None before the network is open."""
         return next(iter(self.targets), None)
 
-    def update_target_baseline(self, covers_all_samples: bool = True) -> None:
+    def update_target_baseline(self) -> None:
         """Adds the FP32 value of the metric to targets that are relative to it.
-
-        Args:
-            covers_all_samples: True if the FP32 value was measured on all samples.
 
         Raises:
             InputError: The metric has no part with the name in the target. In the app, the default target is set
@@ -529,7 +526,7 @@ class SessionState:
 
         def add_baseline(target: Target) -> Target:
             return (
-                target.with_base_values(self.results.reference_metric, covers_all_samples)
+                target.with_base_values(self.results.reference_metric, self.results.has_full_reference)
                 if target.kind == "metric"
                 else target
             )
