@@ -118,7 +118,7 @@ def measure_final_accuracy(
     return reporter.run_steps(run_to_last_value(measure_accuracy(workspace, store, config), phase), urgency)
 
 
-def load_or_measure(
+def measure_unless_stored(
     workspace: Workspace,
     store: ResultStore,
     result_kind: str,
@@ -473,7 +473,7 @@ def _send_cumulative_raise_accuracies(
         workspace.analysis, config, workspace.ranges, order, workspace.find_judged_feeds(config)
     )
     steps = run_to_last_value(partials, "raising the worst layers one by one")
-    accuracies = yield from load_or_measure(
+    accuracies = yield from measure_unless_stored(
         workspace, store, "raised", config, tuple[Accuracy, ...], reporter.run_steps(steps, Urgency.BACKGROUND)
     )
     reporter.send_value(ev.RAISED_ACCURACIES, config, accuracies)
@@ -799,7 +799,7 @@ def measure_export_accuracy(
             for group in workspace.network.groups
         ):
             yield urgency
-            accuracy = yield from load_or_measure(
+            accuracy = yield from measure_unless_stored(
                 workspace,
                 store,
                 "amended",
@@ -881,7 +881,7 @@ def run_sample_error_job(
     ensure_ranges(workspace, store, reporter, [config])
     partials = measure_sample_errors(workspace.analysis, config, workspace.ranges, workspace.find_judged_feeds(config))
     steps = run_to_last_value(partials, request.phase)
-    errors = yield from load_or_measure(
+    errors = yield from measure_unless_stored(
         workspace, store, "samples", config, SampleErrors, reporter.run_steps(steps, Urgency.ACCURACY)
     )
     reporter.send_value(SAMPLE_ERRORS, config, errors)
