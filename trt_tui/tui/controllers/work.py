@@ -133,6 +133,8 @@ class JobController(Presenter):
         self.show_message(f"{value}: {EXPORTED_NETWORK} by {exported_run.executor_name}", "")
 
     def show_build_result(self, event: ev.EngineBuilt) -> None:
+        if event.result.engine_errors is not None:  # the engine was shown before these errors were measured
+            return
         alert = engine_texts.engine_alert_text(self.session) if not self.is_wide_screen else ""
         built_text = f"{engine_texts.build_origin_text(event.result)}: {shown_key('engine')} shows its layers"
         self.show_message(f"built: {alert}" if alert else built_text, "")
