@@ -14,7 +14,6 @@ from types import ModuleType
 import pytest
 
 from tests import ROOT, standins
-from tests.refusals import refused
 from trt_tui.backends import cuda, registry
 from trt_tui.backends.tensorrt import import_tensorrt, translate_build_error, translate_engine_load_error
 from trt_tui.errors import BackendUnavailableError, ExitCode
@@ -192,11 +191,6 @@ def test_a_driver_that_fails_is_not_the_files_fault(text, code, title) -> None:
     error = translate_engine_load_error("tensorrt 10.16.1", "it", [("error", text)], None)
     assert error.exit_code == code and title in error.title and text in (error.cause, error.raw_message)
     assert ("driver" in error.cause) == (code == 3)
-
-
-def test_an_unknown_backend_is_refused() -> None:
-    with refused("unknown backend tpu", cause="tensorrt-rtx"):
-        registry.get_engine_builder("tpu")
 
 
 PROBE = """

@@ -97,11 +97,10 @@ def _quantizes_fp16(node: ir.Node) -> bool:
 
 def _insert_casts_to_fp32(node: ir.Node) -> None:
     """Inserts Casts to FP32 before the value and the scale of a QuantizeLinear."""
-    assert node.graph is not None
     for index in range(2):
         cast = ir.node("Cast", [node.inputs[index]], {"to": ir.DataType.FLOAT})
         cast.outputs[0].name = f"{node.outputs[0].name}__fp32_input_{index}"
-        node.graph.insert_before(node, cast)
+        node.prepend(cast)
         node.replace_input_with(index, cast.outputs[0])
 
 

@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.runner import Backend, EngineBackend
-from trt_tui.errors import BackendUnavailableError, InputError
+from trt_tui.errors import BackendUnavailableError
 
 BUILDER_NAMES = ("tensorrt", "tensorrt-rtx")
 """The names of the backends that build engines."""
-
-BACKEND_NAMES = ("onnxruntime", *BUILDER_NAMES)
-"""The names of the backends that a user can select."""
 
 
 @dataclass(frozen=True)
@@ -71,20 +68,15 @@ def get_engine_builder(
     ONNX Runtime, returns None.
 
     Args:
+        backend_name: "auto", "onnxruntime", or one of `BUILDER_NAMES`.
         on_unused_backend: A function that is called with the error because of which "auto" does not use an installed
             TensorRT.
         plugins: The paths of plugin libraries.
 
     Raises:
-        InputError: There is no backend with that name, or a library does not load.
+        InputError: A library does not load.
         BackendUnavailableError: The requested backend does not work on this machine.
     """
-    if backend_name not in ("auto", *BACKEND_NAMES):
-        raise InputError(
-            f"unknown backend {backend_name}",
-            f"available: auto, {', '.join(BACKEND_NAMES)}",
-            "Choose one with --backend.",
-        )
     if backend_name == "onnxruntime" or backend_name == "auto" and importlib.util.find_spec("tensorrt") is None:
         return None
     from trt_tui.backends.tensorrt import TensorRTBackend

@@ -13,7 +13,6 @@ from trt_tui.files.reading import limit_file_reading, read_text
 from trt_tui.files.writing import write_file_atomically
 from trt_tui.formatting import counted_noun_text, name_list_text
 
-CACHE_ALGORITHMS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
 _CACHE_HEADER = re.compile(r"TRT-(\d+)-(\w+)")
 _CACHE_LINE = re.compile(r"(?P<tensor>.+): *(?P<scale>[0-9a-fA-F]{1,8})")
 
@@ -119,13 +118,12 @@ def calibration_cache_text(ranges: Mapping[str, float], algorithm: str = "Entrop
 
     Args:
         ranges: The amax by tensor name.
-        algorithm: One of `CACHE_ALGORITHMS`. TensorRT accepts a cache only together with the calibrator that it names.
+        algorithm: The name of TensorRT's calibrator, from `calibration_algorithm`. TensorRT accepts a cache only
+            together with the calibrator that it names.
 
     Raises:
         InputError: A range or a tensor name cannot be represented in such a file.
     """
-    if algorithm not in CACHE_ALGORITHMS:
-        raise InputError(f"Unknown calibration algorithm: {algorithm}", f"One of {', '.join(CACHE_ALGORITHMS)}.")
     lines = [f"TRT-8601-{algorithm}"]  # TensorRT 8.6.1
     for tensor, amax in ranges.items():
         if not tensor or "\n" in tensor or "\r" in tensor:

@@ -17,7 +17,6 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.calibration.range_methods import (
-    RANGE_METHODS,
     TYPES_WITH_OWN_RANGES,
     Histogram,
     choose_amax,
@@ -41,7 +40,6 @@ from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT8, QuantizedType
 from trt_tui.core.runner import Backend, Runner
-from trt_tui.errors import InputError
 
 LARGEST_VALUE_COUNT = 16
 """Number of the largest magnitudes that the statistics keep."""
@@ -390,13 +388,9 @@ def calibrate(
         executor: The executor of the feeds; this process by default.
 
     Raises:
-        InputError: The method or a tensor is unknown, a tensor contains NaN or an infinity, or the data cannot be read.
+        InputError: A tensor is unknown or contains NaN or an infinity, or the data cannot be read.
         TrtTuiError: The backend refuses the network or the feeds.
     """
-    if method not in RANGE_METHODS:
-        raise InputError(
-            f"Unknown calibration method: {method}", next_step=f"Choose one of {', '.join(RANGE_METHODS)}."
-        )
     if method == "minmax":
         ranges = _measure_minmax_ranges(network_model, tensors, samples, backend, executor, progress)
         return Calibration(method, samples.count, samples.hash_inputs(), ranges)

@@ -417,10 +417,10 @@ def load_samples(
         inputs: The inputs of the network.
         outputs: Its outputs. If each has one row per sample of a fixed batch, the last feed is filled up
             (`trt_tui.core.data.batches`). Without outputs, a remainder is refused.
-        batch: Batch size of a network with a dynamic batch. The default is that of ``shapes``. Without shapes, it is at
-            most 8 and small enough for four feeds.
-        limit: Maximum number of samples; rounded up to a whole batch if the batch of the network is static.
-        seed: Seed of random inputs.
+        batch: Batch size of a network with a dynamic batch, at least 1. The default is that of ``shapes``. Without
+            shapes, it is at most 8 and small enough for four feeds.
+        limit: Maximum number of samples, at least 1; rounded up to a whole batch if the batch of the network is static.
+        seed: Seed of random inputs, not negative.
         shapes: Concrete shapes by input name. They give the sizes of dynamic dimensions of random inputs, including
             inputs that share a dimension's name.
         reads_labels: True if a metric or a mask reads labels. If False, labels that fit no sample only cause a warning.
@@ -431,11 +431,6 @@ def load_samples(
     """
     if not inputs:
         raise InputError("The network has no inputs", "There is no input to feed.", "Give a network with inputs.")
-    for name, value in (("batch size", batch), ("number of samples", limit)):
-        if value is not None and value < 1:
-            raise InputError(f"The {name} must be at least 1, not {value}")
-    if seed < 0:
-        raise InputError(f"The seed must not be negative: {seed}", next_step="Give 0 or more with --seed.")
     shapes = dict(shapes or {})
     for name in shapes:
         if name not in {info.name for info in inputs}:

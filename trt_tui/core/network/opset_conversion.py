@@ -215,7 +215,8 @@ def _repeat_elements(node: ir.Node, value: ir.Value, count: int, fresh_names: Fr
     """Adds nodes that repeat each element of a vector ``count`` times in succession, and returns their result."""
 
     def add_constant(name: str, array: np.ndarray) -> ir.Value:
-        return register_constant(_get_graph(node), fresh_names.make_unique_name(name), ir.tensor(array))
+        assert isinstance(node.graph, ir.Graph)  # functions are inlined
+        return register_constant(node.graph, fresh_names.make_unique_name(name), ir.tensor(array))
 
     constant = stored_tensor(value)
     if constant is not None:
@@ -247,7 +248,7 @@ def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
         name=fresh_names.make_unique_name(f"{node.name}_reshaped"),
         outputs=[ir.val(None, shape=result.shape, type=result.type)],
     )
-    _get_graph(node).insert_after(node, reshape_node)
+    node.append(reshape_node)
     (new_value,) = reshape_node.outputs
     result.replace_all_uses_with(new_value, replace_graph_outputs=True)
     reshape_node.replace_input_with(0, result)
@@ -267,13 +268,8 @@ def _insert_operator_before(
         name=name,
         outputs=[ir.val(fresh_names.make_unique_name(f"{name}_output"), type=result_type)],
     )
-    _get_graph(next_node).insert_before(next_node, new_node)
+    next_node.prepend(new_node)
     return new_node.outputs[0]
-
-
-def _get_graph(node: ir.Node) -> ir.Graph:
-    assert isinstance(node.graph, ir.Graph)  # functions are inlined
-    return node.graph
 
 
 _MAX_BATCH_NORM_OUTPUTS = 3

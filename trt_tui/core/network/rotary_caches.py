@@ -98,10 +98,7 @@ def _insert_operator_before(
     **attributes: int,
 ) -> ir.Value:
     output.name = tensor_names.make_unique_name(f"{value_name(next_node.outputs[0])}_{operator.lower()}")
-    graph = next_node.graph
-    assert isinstance(graph, ir.Graph)
-    graph.insert_before(
-        next_node,
+    next_node.prepend(
         ir.node(
             operator,
             inputs,
