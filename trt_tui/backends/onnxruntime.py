@@ -1060,7 +1060,10 @@ class _CapturedCudaGraph:
     ) -> None:
         self._ort, self._session, self._stream = ort, session, stream
         self._binding = session.io_binding()
-        self._input_slots = {name: self._make_input_slot(array) for name, array in feed.items()}
+        self._input_slots = {
+            name: _allocate_like(ort, array.value) if isinstance(array, DeviceResult) else _copy_to_device(ort, array)
+            for name, array in feed.items()
+        }
         self._output_slots = dict(output_slots)
         self._last_feed: dict[str, _Fed] = {
             name: array for name, array in feed.items() if not isinstance(array, DeviceResult)
@@ -1074,13 +1077,6 @@ class _CapturedCudaGraph:
         self._replay_options = ort.RunOptions()
         if stream is not None:
             self._replay_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-
-    def _make_input_slot(self, array: _Fed) -> Any:
-        return (
-            _copy_to_device(self._ort, array)
-            if not isinstance(array, DeviceResult)
-            else _allocate_like(self._ort, array.value)
-        )
 
     def find_changed_inputs(self, feed: Mapping[str, _Fed]) -> list[str] | None:
         """Returns the names of the inputs whose arrays differ from those of the last feed. If a shape differs from the

@@ -55,7 +55,11 @@ def read_calibration_cache_header(path: str | Path) -> CalibrationCacheHeader:
         line = next(iter(read_text(Path(path)).splitlines()), "").strip()
     match = _CACHE_HEADER.fullmatch(line)
     if match is None:
-        raise _invalid_cache_error(Path(path))
+        raise InputError(
+            f"{path}, line 1: not a TensorRT calibration cache",
+            "The first line must look like TRT-8601-EntropyCalibration2.",
+            "Give a cache that TensorRT wrote.",
+        )
     release_number = int(match[1])  # 8601 is 8.6.1, 101601 is 10.16.1
     parts = (
         (release_number // 10000, release_number // 100 % 100, release_number % 100)
@@ -63,14 +67,6 @@ def read_calibration_cache_header(path: str | Path) -> CalibrationCacheHeader:
         else (release_number // 1000, release_number // 100 % 10, release_number % 100)
     )
     return CalibrationCacheHeader(".".join(map(str, parts)), match[2])
-
-
-def _invalid_cache_error(path: Path) -> InputError:
-    return InputError(
-        f"{path}, line 1: not a TensorRT calibration cache",
-        "The first line must look like TRT-8601-EntropyCalibration2.",
-        "Give a cache that TensorRT wrote.",
-    )
 
 
 def read_calibration_cache(path: str | Path) -> dict[str, float]:

@@ -87,7 +87,8 @@ def load_adaptive_runner(
         extra_inputs,
         "the GPU memory" if device else "memory",
         keep_portions=keep_on_device and device,
-        indivisible=_has_random_operators(model),
+        # A second portion would receive the random numbers of the first.
+        indivisible=any(is_random(node) and node.inputs for node in model.graph.all_nodes()),
     )
     default_loader = partial(backend.load, model, **options)
     load_network = load_network or default_loader
@@ -431,14 +432,6 @@ _REDUCTION_JOINS: Mapping[str, OutputJoin] = {
     "Shape": _join_shapes,
 }
 """Functions that join the results of operators which reduce whole tensors, by operator."""
-
-
-def _has_random_operators(model: ir.Model) -> bool:
-    """Returns True if the network draws random numbers for the elements of its inputs, so that feeds cannot be divided.
-
-    A second portion would receive the random numbers of the first.
-    """
-    return any(is_random(node) and node.inputs for node in model.graph.all_nodes())
 
 
 def _find_portion_join_functions(model: ir.Model) -> dict[str, OutputJoin]:

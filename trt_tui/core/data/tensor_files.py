@@ -82,19 +82,12 @@ class NpyHeader:
 
     dtype: np.dtype
     shape: tuple[int, ...]
-    is_fortran_order: bool
+    memory_order: Literal["C", "F"]
     offset: int
 
     @property
     def nbytes(self) -> int:
         return self.dtype.itemsize * math.prod(self.shape)
-
-    @property
-    def memory_order(self) -> Literal["C", "F"]:
-        return "F" if self.is_fortran_order else "C"
-
-    def make_stored_array(self, load: Callable[[], np.ndarray]) -> StoredArray:
-        return StoredArray(self.dtype, self.shape, load)
 
     def build_array(self, value_bytes: bytes) -> np.ndarray:
         """Builds a read-only array from the bytes of its values."""
@@ -135,7 +128,7 @@ class ArraySpool:
         Raises the errors of `append_byte_pieces`.
         """
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return self.append_byte_pieces([raw.data], NpyHeader(array.dtype, array.shape, False, 0))
+        return self.append_byte_pieces([raw.data], NpyHeader(array.dtype, array.shape, "C", 0))
 
     def append_byte_pieces(self, byte_pieces: Iterable[bytes | memoryview], header: NpyHeader) -> StoredArray:
         """Appends the values of an array in pieces of bytes to the temporary file, and returns a mapped array.
@@ -157,7 +150,7 @@ class ArraySpool:
         self._file.flush()
         if self._file.tell() - offset != header.nbytes:
             raise ValueError("an array is not as long as its header says")
-        return header.make_stored_array(partial(_memory_map_array, self._file, offset, header))
+        return StoredArray(header.dtype, header.shape, partial(_memory_map_array, self._file, offset, header))
 
 
 @dataclass(frozen=True)
@@ -224,7 +217,7 @@ def read_npy_header(stream: IO[bytes], size: int, name: str) -> NpyHeader:
             "They are refused, because loading them can execute arbitrary code.",
             "Save plain numeric arrays with numpy.savez.",
         )
-    header = NpyHeader(dtype, shape, is_fortran_order, head.tell())
+    header = NpyHeader(dtype, shape, "F" if is_fortran_order else "C", head.tell())
     if any(type(length) is not int or length < 0 for length in shape) or len(shape) > 32 or not dtype.itemsize:
         raise _damaged_array_error(name, f"its header says shape {shape} of {dtype}")
     if header.offset + header.nbytes != size:
@@ -319,7 +312,9 @@ def _open_npz_member(
     with archive.open(member_info) as stream:
         header = read_npy_header(stream, member_info.file_size, array_name)
     if member_info.compress_type != zipfile.ZIP_STORED:
-        return header.make_stored_array(partial(_decompress_array, path, member_info.filename, header, fits_in_memory))
+        return StoredArray(
+            header.dtype, header.shape, partial(_decompress_array, path, member_info.filename, header, fits_in_memory)
+        )
     # A local file header has 30 bytes. Name and extra field follow; their lengths are at offsets 26 and 28.
     position = file.tell()
     file.seek(member_info.header_offset + 26)
@@ -337,7 +332,7 @@ def _open_npz_member(
         raise _damaged_array_error(
             array_name, f"{member_info.file_size:,} bytes are declared, {available_bytes:,} are present"
         )
-    return header.make_stored_array(partial(_memory_map_array, path, start + header.offset, header))
+    return StoredArray(header.dtype, header.shape, partial(_memory_map_array, path, start + header.offset, header))
 
 
 # ------------------------------------------------------------------------------------------------------ feeds in memory
@@ -459,7 +454,7 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
         if base64_text.length % 4:
             raise binascii.Error("its length is not a multiple of 4")
         header = read_npy_header(io.BytesIO(head), size, "")
-        return header.make_stored_array(partial(_load_base64_array, base64_text, header))
+        return StoredArray(header.dtype, header.shape, partial(_load_base64_array, base64_text, header))
     except InputError as error:
         raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
     except Exception as error:  # numpy's and the codec's own

@@ -435,7 +435,10 @@ def config_text(
             "structure_sha256": network.structure_sha256,
             "sha256": _network_sha256(network) if sha256 is None else sha256,
             "nodes": len(network.layers),
-            "node_digests": _encode_layer_digests(network),
+            # They show which layers of a network have changed.
+            "node_digests": base64.b64encode(
+                b"".join(network.layer_digests[layer.name] for layer in network.layers)
+            ).decode("ascii"),
             "twin_sha256": quantizable_layers_sha256(network),
             "quantized": network.has_file_precision,
             **(
@@ -489,13 +492,6 @@ def _sort_keys_recursively(json_value: Any) -> Any:
 
 def _network_sha256(network: NetworkOutline) -> str:
     return network.sha256() if isinstance(network, Network) else ""
-
-
-def _encode_layer_digests(network: NetworkOutline) -> str:
-    """Returns the first 3 bytes of each layer's hash in network order, as base64. They show which layers of a network
-    have changed.
-    """
-    return base64.b64encode(b"".join(network.layer_digests[layer.name] for layer in network.layers)).decode("ascii")
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

@@ -81,16 +81,11 @@ class LayerGraph:
                 self.consumers.setdefault(name, []).append(layer.name)
                 if not reads_only_shape(layer):
                     self.readers.setdefault(name, []).append(layer.name)
-        self._floats = frozenset(
-            name
-            for name, value in self._values.items()
-            if value.dtype == ir.DataType.FLOAT and not isinstance(value.type, ir.SequenceType | ir.OptionalType)
-        )
-        self._any_floats = frozenset(
-            name
+        self._float_types = {
+            name: value.dtype
             for name, value in self._values.items()
             if value.dtype in _ANY_FLOAT_TYPES and not isinstance(value.type, ir.SequenceType | ir.OptionalType)
-        )
+        }
         self.constant_tensors = frozenset(constant_tensors)
         self.static_tensors = frozenset(static_tensors)
         self.value_sized_tensors = self._find_data_dependent_size_tensors()
@@ -130,11 +125,11 @@ class LayerGraph:
 
     def is_fp32(self, tensor: str) -> bool:
         """Returns True for a tensor in FP32."""
-        return tensor in self._floats
+        return self._float_types.get(tensor) is ir.DataType.FLOAT
 
     def is_float_tensor(self, tensor: str) -> bool:
         """Returns True for a tensor in FP32, FP64, FP16 or BF16."""
-        return tensor in self._any_floats
+        return tensor in self._float_types
 
     def shape(self, tensor: str) -> Shape | None:
         """Returns the shape of a tensor; None if its rank is unknown."""

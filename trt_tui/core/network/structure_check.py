@@ -389,7 +389,7 @@ class _StructureCheck:
             if attribute is None:
                 if formal_attribute.required:
                     raise self._damaged_file_error(f"{_node_title(node)} lacks attribute {name}")
-            elif attribute.type != _attribute_type_number(formal_attribute):
+            elif attribute.type != formal_attribute.type.value:  # type: ignore[attr-defined]  # onnx's stubs lack it
                 raise self._damaged_file_error(
                     f"attribute {name} of {_node_title(node)} has another type than {node.op_type} takes"
                 )
@@ -537,11 +537,6 @@ def _node_title(node: onnx.NodeProto) -> str:
 
 def _find_repeated_name(names: Iterable[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
-
-
-def _attribute_type_number(attribute: OpSchema.Attribute) -> int:
-    number: int = attribute.type.value  # type: ignore[attr-defined]  # onnx's stubs lack the values of its enums
-    return number
 
 
 def _drop_unsupported_value_infos(value_infos: MutableSequence[onnx.ValueInfoProto]) -> None:
