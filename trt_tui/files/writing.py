@@ -22,14 +22,10 @@ from typing import BinaryIO
 
 from trt_tui.errors import InputError
 
-_LOCK_FILE = ".in-use"
-"""The file in each scratch folder that the process of the folder locks.
-
-A process id would not identify the process: ids in another container are different.
-"""
-
 STALE_S = 3600.0
-"""The age in seconds from which a temporary file, or a folder without a lock, is considered abandoned."""
+"""The age in seconds from which a temporary file or folder beside a destination is considered abandoned."""
+
+_SCRATCH_PREFIX = "trt-tui-run-"
 
 
 @contextlib.contextmanager
@@ -43,51 +39,28 @@ def create_scratch_folder() -> Iterator[Path]:
     """
     while True:
         try:
-            temporary_folder = tempfile.TemporaryDirectory(prefix=f"trt-tui-{os.getpid()}-", ignore_cleanup_errors=True)
+            temporary_folder = tempfile.TemporaryDirectory(
+                prefix=f"{_SCRATCH_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True
+            )
         except OSError as error:
             raise InputError(
                 "no temporary folder can be made",
                 error.strerror or str(error),
                 "Free some space, or set TMPDIR to a folder that has some.",
             ) from None
-        with temporary_folder as folder, contextlib.ExitStack() as lock_stack:
-            if _lock_scratch_folder(Path(folder), lock_stack):
+        with temporary_folder as folder, mark_folder_in_use(Path(folder)):
+            if os.path.exists(folder):  # another starting process may have removed it before the lock
                 yield Path(folder)
                 return
 
 
-def _lock_scratch_folder(folder: Path, lock_stack: contextlib.ExitStack) -> bool:
-    """Locks a new scratch folder until ``lock_stack`` is closed.
-
-    Returns False if another starting process removed the folder with `remove_unused_scratch_folders` before the lock.
-    """
-    try:
-        lock = lock_stack.enter_context(open(folder / _LOCK_FILE, "w"))
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return os.path.samestat(os.fstat(lock.fileno()), os.stat(folder / _LOCK_FILE))
-    except FileNotFoundError:
-        return False
-    except OSError:  # a file system without locks: other processes keep the folder for `STALE_S`
-        return True
-
-
 def remove_unused_scratch_folders() -> None:
     with contextlib.suppress(OSError):
-        for path in Path(tempfile.gettempdir()).glob("trt-tui-*-*"):
+        for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*"):
             with contextlib.suppress(OSError):
-                if re.fullmatch(r"trt-tui-\d+-\w+", path.name) and path.stat().st_uid == os.getuid():
-                    _remove_unused_folder(path)
-
-
-def _remove_unused_folder(folder: Path) -> None:
-    """Removes a scratch folder under its lock. Raises OSError if a process holds the lock."""
-    try:
-        with open(folder / _LOCK_FILE) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
-    except FileNotFoundError:
-        if _is_stale_path(folder):
-            shutil.rmtree(folder)
+                if re.fullmatch(rf"{_SCRATCH_PREFIX}\d+-\w+", path.name) and path.stat().st_uid == os.getuid():
+                    with _lock_folder(path):
+                        shutil.rmtree(path)
 
 
 def temporary_path(destination: Path, unique_suffix: str) -> Path:
@@ -125,15 +98,17 @@ def remove_stale_files_beside(destination: Path) -> None:
 
 
 @contextlib.contextmanager
-def _lock_folder(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path, mode: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> Iterator[None]:
     """Locks a folder during the ``with`` block.
 
+    The lock identifies the process of the folder. A process id would not: ids in another container are different.
+
     Raises:
-        BlockingIOError: Another process holds the lock.
+        BlockingIOError: Another process holds the lock, and the mode does not wait for it.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, mode)
         yield
     finally:
         os.close(descriptor)
@@ -141,10 +116,10 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def mark_folder_in_use(folder: Path) -> Iterator[None]:
-    """Protects a temporary folder from `remove_stale_path` during the ``with`` block, even if all its files are old."""
+    """Protects a temporary folder from removal by other processes during the ``with`` block."""
     with contextlib.ExitStack() as lock_stack:
-        with contextlib.suppress(OSError):  # without the lock, other processes keep the folder for `STALE_S`
-            lock_stack.enter_context(_lock_folder(folder))
+        with contextlib.suppress(OSError):  # a file system without locks, where other processes remove no folder either
+            lock_stack.enter_context(_lock_folder(folder, fcntl.LOCK_EX))
         yield
 
 
