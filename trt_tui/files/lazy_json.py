@@ -48,13 +48,11 @@ class FileSpan:
     Attributes:
         start: The position of the first byte after the opening quote.
         length: The number of bytes up to the closing quote.
-        has_escapes: True if the string contains a backslash.
     """
 
     path: Path
     start: int
     length: int
-    has_escapes: bool
 
     def iterate_blocks(self, block_bytes: int = _BLOCK_BYTES) -> Iterator[bytes]:
         """Yields the bytes of the string as stored in the file, ``block_bytes`` at a time.
@@ -115,13 +113,13 @@ def _find_large_values(text: mmap.mmap, path: Path) -> Iterator[tuple[int, int, 
         start = match.start()
         if match[0] == b'"':
             stop = text.find(b'"', start + 1) + 1
-            if has_escapes := text.find(b"\\", start, stop) >= 0:
+            if text.find(b"\\", start, stop) >= 0:
                 whole = _STRING_PATTERN.match(text, start)
                 stop = whole.end() if whole is not None else 0
             if not stop:
                 raise ValueError("a string does not end")
             if stop - start - 2 > MAX_KEPT_STRING_BYTES:
-                yield start, stop, FileSpan(path, start + 1, stop - start - 2, has_escapes)
+                yield start, stop, FileSpan(path, start + 1, stop - start - 2)
             continue
         numbers = _NUMBER_LIST_PATTERN.match(text, start)
         stop = numbers.end() if numbers is not None else match.end()

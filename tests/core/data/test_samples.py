@@ -91,8 +91,6 @@ def test_limit(tmp_path):
     path = save(tmp_path / "a.npz", x=rows(12))
     assert load_samples(path, STATIC, limit=3).count == 4
     assert load_samples(path, DYNAMIC, limit=3, batch=2).count == 3
-    with pytest.raises(InputError, match="at least 1"):
-        load_samples(path, STATIC, limit=0)
 
 
 def test_other_arrays_are_cut_repeated_or_broadcast(tmp_path):

@@ -137,7 +137,8 @@ def test_the_outputs_of_the_runs_that_are_named_are_written(run, mlp, tmp_path):
         assert run(*common, tmp_path / spec)[0] == 0
         path = tmp_path / spec.partition(":")[0]
         assert [name for name, _ in RunResults.load(str(path)).items()] == list(runners)
-        assert [open_dump(f"{path}:{name}").runner for name in runners] == list(runners)
+        titles = [f"{path.name}:{name}" if len(runners) > 1 else path.name for name in runners]
+        assert [open_dump(f"{path}:{name}").source for name in runners] == titles
     for spec, said in (("no.json:fp31", "no run fp31"), ("no.json:", "no run without a name")):
         code, _, err = run(*common, tmp_path / spec)
         assert code == 2 and said in err and "--save-outputs" in err

@@ -447,9 +447,7 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
             return _make_in_memory_array(read_npy_bytes(base64.b64decode(base64_text, validate=True)))
         start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
         head = base64.b64decode(start[: len(start) // 4 * 4], validate=True)
-        ending = b"".join(
-            FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4, False).iterate_blocks()
-        )
+        ending = b"".join(FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4).iterate_blocks())
         size = base64_text.length // 4 * 3 - ending.count(b"=")
         if base64_text.length % 4:
             raise binascii.Error("its length is not a multiple of 4")
@@ -541,13 +539,11 @@ class Dump:
 
     Attributes:
         source: The title in messages: the file, with the runner if the file holds several.
-        runner: The Polygraphy runner that computed the tensors; "" in a file without runners.
         files: The files that were read.
     """
 
     source: str
     iterations: tuple[Iteration, ...]
-    runner: str
     files: tuple[Path, ...]
 
     @property
@@ -629,7 +625,7 @@ def open_dump(spec: str) -> Dump:
                 f"only one of them has {name_list_text(sorted(set(iteration) ^ set(iterations[0])))}",
                 "Save the outputs of runs of one network.",
             )
-    return Dump(f"{path.name}:{runner}" if len(runners) > 1 else path.name, tuple(iterations), runner, files)
+    return Dump(f"{path.name}:{runner}" if len(runners) > 1 else path.name, tuple(iterations), files)
 
 
 def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[Iteration]]:

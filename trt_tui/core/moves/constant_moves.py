@@ -656,7 +656,7 @@ class AttentionScaleMove(Move):
     def find_neutral_layers(self, network: NetworkOutline, subject: str) -> Collection[str]:
         scale, placement = network.zero_cost_support.attention_scales[subject], ScalePlacement(self.placement)
         absorbing_layer = _find_absorbing_layer(scale) if placement is ScalePlacement.SCALING else None
-        return [scaling.layer for scaling in scale.scalings if scaling is not absorbing_layer]
+        return [scaling.port[0] for scaling in scale.scalings if scaling is not absorbing_layer]
 
 
 def _replace_number(number: float, constant: np.ndarray | None) -> np.ndarray:

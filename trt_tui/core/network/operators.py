@@ -137,35 +137,27 @@ _SIGNATURES = {
 }
 """Inputs, outputs and attributes (ONNX Runtime 1.32 and onnx-tensorrt 10.16) by domain and operator.
 
-``?`` marks an optional input, ``*`` any number of inputs, ``!`` a required attribute. Attributes are INT by default.
+``?`` marks an optional input. Attributes are optional integers.
 """
 
 
 def _parse_signature(op_type: str, domain: str, signature: str) -> OpSchema:
     parameters_text, _, attributes_text = signature.partition(";")
+    options = OpSchema.FormalParameterOption
     inputs, outputs = (
         [
             OpSchema.FormalParameter(
-                name.rstrip("?*"),
+                name.rstrip("?"),
                 "tensor(float)",
-                param_option=_PARAMETER_OPTIONS.get(name[-1], OpSchema.FormalParameterOption.Single),
+                param_option=options.Optional if name.endswith("?") else options.Single,
             )
             for name in names.split()
         ]
         for names in parameters_text.split("->")
     )
-    attributes = []
-    for text in attributes_text.split():
-        name, _, type_name = text.partition(":")
-        attributes.append(
-            OpSchema.Attribute(
-                name.rstrip("!"), getattr(OpSchema.AttrType, type_name or "INT"), required=name.endswith("!")
-            )
-        )
+    attributes = [OpSchema.Attribute(name, OpSchema.AttrType.INT, required=False) for name in attributes_text.split()]
     return OpSchema(op_type, domain, 1, inputs=inputs, outputs=outputs, attributes=attributes)
 
-
-_PARAMETER_OPTIONS = {"?": OpSchema.FormalParameterOption.Optional, "*": OpSchema.FormalParameterOption.Variadic}
 
 FOREIGN_SCHEMAS = {
     (domain, op_type): _parse_signature(op_type, domain, signature)

@@ -205,8 +205,7 @@ class ScoreScaling:
     """A Mul or Div by one number that scales the scores of an attention, or one operand of their product.
 
     Attributes:
-        layer: The Mul or Div.
-        port: Its input that reads the number.
+        port: The Mul or Div, and its input that reads the number.
         constant: The tensor of the number.
         number: The number.
         is_division: True for a Div, which divides by the number.
@@ -214,7 +213,6 @@ class ScoreScaling:
         tensors: The tensors between the layer and the product.
     """
 
-    layer: str
     port: Port
     constant: str
     number: float
@@ -248,14 +246,12 @@ class AttentionScale:
     """The scale of the scores of an attention, and the constants before the product that can absorb it.
 
     Attributes:
-        product: The MatMul of queries and keys.
         scalings: The layers that scale, in network order.
         query: The first operand of the product.
         key: The second operand.
         refusal_reason: The reason why the scale cannot be moved; "" if it can.
     """
 
-    product: str
     scalings: tuple[ScoreScaling, ...] = ()
     query: ScaledOperand = field(default_factory=ScaledOperand)
     key: ScaledOperand = field(default_factory=ScaledOperand)

@@ -77,16 +77,16 @@ class _AttentionScaleFinder:
             *self._list_attention_scale_layers(self._product.outputs[0], "scores"),
         ]
         if not scalings:
-            return AttentionScale(self._product.name, refusal_reason="its scores are not scaled by one number")
+            return AttentionScale(refusal_reason="its scores are not scaled by one number")
         if not all(0 < scaling.multiplier < np.inf for scaling in scalings):
-            return AttentionScale(self._product.name, refusal_reason="its scale is not a number above 0")
+            return AttentionScale(refusal_reason="its scale is not a number above 0")
         if all(scaling.multiplier == 1 for scaling in scalings):
-            return AttentionScale(self._product.name, refusal_reason="its scale is 1")
+            return AttentionScale(refusal_reason="its scale is 1")
         query, key = (self._find_scaled_operand(index) for index in (0, 1))
         reason = ""
         if query.refusal_reason and key.refusal_reason and all(scaling.side == "scores" for scaling in scalings):
             reason = f"no constant in front can take the scale: {query.refusal_reason}"
-        return AttentionScale(self._product.name, tuple(scalings), query, key, reason)
+        return AttentionScale(tuple(scalings), query, key, reason)
 
     # -- scalings --
 
@@ -108,7 +108,6 @@ class _AttentionScaleFinder:
             )
             if (number := self._match_scaling(layer, source)) is not None:
                 yield ScoreScaling(
-                    layer.name,
                     (layer.name, number[0]),
                     layer.inputs[number[0]],
                     number[1],
