@@ -57,7 +57,7 @@ def test_there_are_enough_samples_and_they_are_apart(analysis):
     samples, calibration = np.load(demo.samples_path()), np.load(demo.calibration_path())
     image = analysis.network.inputs[0].name
     judged = load_samples(str(demo.samples_path()), analysis.network.inputs)
-    assert judged.count >= 64 and judged.has_labels
+    assert judged.count >= 64 and judged.label_names
     seen = {array.tobytes() for array in calibration[image]}
     assert not any(array.tobytes() in seen for array in samples[image])
     kept_apart = split_samples(judged, load_samples(str(demo.calibration_path()), analysis.network.inputs))

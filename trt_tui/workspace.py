@@ -302,7 +302,7 @@ class Workspace:
             InputError: The metric cannot be loaded, or the data has no labels.
         """
         metric = load_metric(self.options.metric) if self.options.metric else None
-        if metric is not None and not self.samples.has_labels:
+        if metric is not None and not self.samples.label_names:
             raise InputError(
                 "a metric needs labels",
                 f"{self.samples.source} contains only inputs",

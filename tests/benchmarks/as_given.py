@@ -198,11 +198,7 @@ def row(text: str, samples: int, with_rtx: bool) -> tuple[str, ...]:
 
 def held(network: Network) -> str:
     """The types below FP32 that a file holds."""
-    words = (
-        sorted(network.source_model.quantized_type_names | network.source_model.float_type_names)
-        if network.source_model is not None
-        else []
-    )
+    words = network.source_model.type_names if network.source_model is not None else []
     return " ".join(words) or "FP32"
 
 

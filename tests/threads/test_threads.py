@@ -516,7 +516,7 @@ def test_the_counts_of_the_page_are_those_of_its_rows():
 def test_each_row_names_one_thread_and_networks_that_are_tested():
     rows, used = read_rows(), set()
     assert len({row[0] for row in rows}) == len(rows)
-    sources = {source for defect in KNOWN_DEFECTS.values() for source in defect.source_urls}
+    sources = {f"https://github.com/{thread}" for defect in KNOWN_DEFECTS.values() for thread in defect.threads.split()}
     for thread, complaint, cause, engine, network, prints, verdict, missing in rows:
         match = re.fullmatch(r"\[([\w.-]+/[\w.-]+)#(\d+)\]\((https://github\.com/\1/(?:issues|pull)/\2)\)", thread)
         assert match is not None and complaint and prints and verdict in VERDICTS, thread

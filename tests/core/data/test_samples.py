@@ -52,7 +52,7 @@ def test_static_batch_is_cut(tmp_path, monkeypatch, compress, in_memory):
     fortran = np.asfortranarray(rows(6))
     samples = load_samples(save(tmp_path / "a.npz", compress, x=fortran, y=labels), STATIC)
     assert (len(samples), samples.count, samples.batch) == (3, 6, 2)
-    assert samples.has_labels and samples.label_names == ("y",)
+    assert samples.label_names == ("y",)
     feeds = list(samples.iterate_feeds())
     np.testing.assert_array_equal(np.concatenate([feed["x"] for feed in feeds]), rows(6))
     assert all(feed["x"].flags.c_contiguous and type(feed["x"]) is np.ndarray for feed in feeds)

@@ -39,7 +39,6 @@ from trt_tui.core.network.channels.channel_tracer import (
     UNSCALED,
     ChannelRoots,
     ChannelTracer,
-    SizeReader,
     has_equal_sizes,
     label_connected_components,
     match_all_blocks,
@@ -188,7 +187,7 @@ def test_sizes_are_read_through_shape_arithmetic():
         }""")
     for number, node in enumerate(model.graph.node):
         node.name = f"n{number}"
-    sizes = SizeReader(LayerGraph(ir.from_proto(model)))
+    sizes = ChannelTracer(LayerGraph(ir.from_proto(model)), ())
     read = {name: sizes.read_sizes(name) for name in ("all", "batch", "half", "joined", "front", "x")}
     assert read == {"all": ["n", 6, 8], "batch": [8], "half": [3], "joined": [6, 3, 8], "front": [6], "x": None}
 

@@ -158,8 +158,8 @@ def keys_of(network, target=None, precision=None):
 @pytest.mark.parametrize("key", KNOWN_DEFECTS)
 def test_each_row_has_a_source_and_a_way_round(key):
     defect = KNOWN_DEFECTS[key]
-    assert defect.source_urls and all(
-        re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", source) for source in defect.source_urls
+    assert defect.threads and all(
+        re.fullmatch(r"[\w.-]+/[\w.-]+/(issues|pull)/\d+", thread) for thread in defect.threads.split()
     )
     assert defect.workaround[0].isupper() and defect.workaround.endswith(".") and len(defect.workaround.split()) <= 25
     assert defect.symptom and not defect.symptom.endswith(".") and defect.component in ("parser", "builder")

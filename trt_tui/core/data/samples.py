@@ -272,11 +272,6 @@ class Samples:
         return sum(self._feed_source.count_samples_of_feed(index) for index in self._indices)
 
     @property
-    def has_labels(self) -> bool:
-        """True if the data contain arrays that are not inputs."""
-        return bool(self.label_names)
-
-    @property
     def per_sample_array_names(self) -> frozenset[str]:
         """Names of the inputs and labels that have one row per sample in every feed."""
         return self._feed_source.per_sample_array_names

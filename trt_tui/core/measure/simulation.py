@@ -427,7 +427,7 @@ class Simulation(ClosingContext):
         self.backend = backend
         self.samples = samples
         self.judged_outputs = tuple(judged_outputs)
-        self.metric = metric if samples.has_labels else None
+        self.metric = metric if samples.label_names else None
         self.extra_outputs = find_judged_inner_tensors(network, self.judged_outputs)
         metric_tensors = (*list_tensor_outputs(network), *self.extra_outputs)
         self.metric_tensors = metric_tensors if self.metric is not None else ()

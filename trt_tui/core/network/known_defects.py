@@ -223,10 +223,6 @@ class KnownDefect:
         )
 
     @property
-    def source_urls(self) -> list[str]:
-        return [f"https://github.com/{thread}" for thread in self.threads.split()]
-
-    @property
     def releases_text(self) -> str:
         gpus = " and ".join(f"{major}.{minor}" for major, minor in self.compute_capabilities)
         return " and ".join(releases.releases_text for releases in self.releases) + (
@@ -285,7 +281,7 @@ class DefectMatch:
             "layers": list(self.layers),
             "groups": list(self.groups),
             "affects_target": "yes" if self.is_certain else "unknown",
-            "sources": defect.source_urls,
+            "sources": [f"https://github.com/{thread}" for thread in defect.threads.split()],
             "workaround": defect.workaround,
         }
 

@@ -32,16 +32,6 @@ from trt_tui.core.network.structure_check import (
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 
-_FILE_PRECISION_NOTE = (
-    "The file sets precisions ({}): layers run in file precision, and errors are taken against the FP32 "
-    "network with its weights."
-)
-
-_QUANTIZED_WEIGHTS_NOTE = (
-    "{} stored only as quantized values: their quantization error is unknown, and FP32 means the dequantized weights; "
-    "name the original network with --reference FP32.onnx."
-)
-
 QUANTIZED_TYPES_OPSET = 21
 """The first opset whose Q and DQ cover the quantized types of TensorRT's and ONNX Runtime's own Q and DQ operators."""
 
@@ -194,9 +184,8 @@ def _source_model_notes(source_model: SourceModel) -> list[str]:
     """Returns notes for the user on the precisions of a quantized or typed model file, one sentence each."""
     notes = [
         *refusal_summary_lines(source_model.node_refusals),
-        _FILE_PRECISION_NOTE.format(
-            ", ".join(sorted(source_model.quantized_type_names | source_model.float_type_names))
-        ),
+        f"The file sets precisions ({', '.join(source_model.type_names)}): layers run in file precision, and errors are "
+        "taken against the FP32 network with its weights.",
     ]
     runtime_nodes = [node.name for node in source_model.find_runtime_scale_nodes() if is_quantize(node)]
     if runtime_nodes:
@@ -226,10 +215,11 @@ def _source_model_notes(source_model: SourceModel) -> list[str]:
 
 
 def quantized_weights_note(source_model: SourceModel) -> str:
-    return _QUANTIZED_WEIGHTS_NOTE.format(
-        "1 weight is"
-        if source_model.quantized_weight_count == 1
-        else f"{source_model.quantized_weight_count} weights are"
+    count = source_model.quantized_weight_count
+    return (
+        f"{counted_noun_text(count, 'weight')} {'is' if count == 1 else 'are'} stored only as quantized values: their "
+        "quantization error is unknown, and FP32 means the dequantized weights; name the original network with "
+        "--reference FP32.onnx."
     )
 
 

@@ -143,18 +143,128 @@ _MAX_SIZES, _MAX_SIZE_DEPTH = 1024, 12
 """The maximum number of elements of a tensor of sizes, and of layers that compute it one after the other."""
 
 
-class SizeReader:
-    """A reader of the shapes and integer tensors that are known during channel tracing.
+def _find_remaining_size(before: Shape, requested: Sequence[int | str | None]) -> int | None:
+    """Returns the size that a Reshape states as -1; None if open sizes make it unknown."""
+    open_before = sorted(str(size) for size in before if not isinstance(size, int))
+    open_requested = sorted(str(size) for size in requested if not isinstance(size, int))
+    divisor = math.prod(size for size in requested if isinstance(size, int) and size != -1)
+    if open_before != open_requested or "None" in open_before or not divisor:
+        return None
+    return math.prod(size for size in before if isinstance(size, int)) // divisor
+
+
+# -- tracing ---------------------------------------------------------------------------------------------------------
+
+
+class ChannelTracer:
+    """A tracer that gives ids to channels and unites the ids of channels that must share a scale factor.
+
+    The channel ids of a tensor are an int array that broadcasts to the tensor. Values with id ``n`` are divided by
+    factor ``n``, values with id ``-n`` are multiplied by it.
 
     Attributes:
         channel_ids: The channel ids by tensor. Each of their sizes is that of the tensor, or 1. A tensor without an
             entry has no scaled channels.
+        producers: The constants that are divided: layer, input index and channel ids.
+        readers: The constants that are multiplied: layer, input index, activation and channel ids.
+        clips: The Clips with finite bounds, each with the channel ids of its input.
+        products: The layers that sum over channels of two computed tensors, each with the channel ids of its operands.
+        links: Pairs of arrays of united channel ids.
+        grouped_layers: The layers of fusion groups. Moves can change the constants of these layers only.
     """
 
-    def __init__(self, graph: LayerGraph) -> None:
+    def __init__(self, graph: LayerGraph, grouped_layers: Collection[str]) -> None:
         self.graph = graph
+        self.grouped_layers = grouped_layers
         self.channel_ids: dict[str, np.ndarray] = {}
         self._refined_shapes: dict[str, Shape] = {}
+        self.count = 1
+        self.producers: list[tuple[Layer, int, np.ndarray]] = []
+        self.readers: list[tuple[Layer, int, str, np.ndarray]] = []
+        self.clips: list[tuple[ClippedTensor, np.ndarray]] = []
+        self.products: list[tuple[Layer, np.ndarray, np.ndarray]] = []
+        self.links: list[tuple[np.ndarray, np.ndarray]] = []
+        self.reasons: list[str] = [""]
+        self.reason_by_id = np.zeros(1, np.int32)
+        """The index of the reason why a channel must have the factor 1, by channel id; 0 if there is no such reason."""
+        rules: dict[str, _Rule] = {
+            "Conv": self._trace_conv,
+            "ConvTranspose": self._trace_conv,
+            "Gemm": self._trace_gemm,
+            "MatMul": self._trace_matmul,
+            "Mul": self._trace_mul,
+            "Div": self._trace_div,
+            "PRelu": self._trace_prelu,
+            "Clip": self._trace_clip,
+            "Where": self._trace_where,
+            "Concat": self._trace_concat,
+            "Split": self._trace_split,
+            "Slice": self._trace_slice,
+            "Gather": self._trace_gather,
+            "Transpose": self._trace_transpose,
+            "Reshape": self._trace_reshape,
+            "Flatten": self._trace_reshape,
+            "Squeeze": self._trace_reshape,
+            "Unsqueeze": self._trace_reshape,
+            "Expand": self._trace_expand,
+            "Tile": self._trace_tile,
+            "Pad": self._trace_pad,
+            "DepthToSpace": self._trace_depth_to_space,
+        }
+        rules |= dict.fromkeys(_SAME_SHAPE_OPERATORS, lambda layer, channel_ids, node: channel_ids)
+        rules |= dict.fromkeys(_SPATIAL_OPERATORS, self._trace_spatial_operator)
+        rules |= dict.fromkeys(_SHARED_FACTOR_OPERATORS, self._trace_shared_factor_operator)
+        rules |= dict.fromkeys(_HOMOGENEOUS_REDUCTIONS, self._trace_reduction)
+        rules |= dict.fromkeys((*_CHANNELS_FIRST_NORMS, *_CHANNELS_LAST_NORMS), self._trace_norm)
+        self._rules = rules
+
+    def trace_layers(self) -> None:
+        """Finds the channel ids of all tensors."""
+        for layer in self.graph.layers:
+            if layer.kind in (LayerKind.CONSTANT, LayerKind.SHAPE) or reads_only_shape(layer):
+                continue
+            first_id = self.count
+            result = self._trace_layer(layer)
+            if isinstance(result, str):
+                self.mark_unscaled(np.arange(first_id, self.count), result or f"{layer.name} is not followed")
+                for tensor in self.graph.input_tensors(layer.name):
+                    self.mark_unscaled(
+                        self.channel_ids.get(tensor),
+                        result or (f"{layer.name} ({layer.op_type}) reads {tensor}, and would see the scaled channels"),
+                    )
+            else:
+                self.channel_ids.update((tensor, ids) for tensor, ids in result.items() if tensor and ids.any())
+        for info in self.graph.outputs:
+            self.mark_unscaled(self.channel_ids.get(info.name), f"{info.name} is an output of the network")
+
+    def _trace_layer(self, layer: Layer) -> dict[str, np.ndarray] | str:
+        """Returns the channel ids of a layer's outputs, or the reason why factors cannot pass the layer; "" if no rule
+        fits."""
+        rule = self._rules.get(layer.op_type)
+        is_followed = (
+            layer.kind is LayerKind.COPY or layer.kind is LayerKind.COMPUTE and layer.name in (self.grouped_layers)
+        )
+        if (
+            rule is None
+            or not is_followed
+            or not layer.inputs
+            or any(self._shape(name) is None for name in (layer.inputs[0], layer.outputs[0]))
+        ):
+            return ""
+        try:
+            result = rule(layer, self._get_channel_ids(layer.inputs[0]), self.graph.node(layer.name))
+        except (IndexError, ValueError):
+            return f"the sizes at {layer.name} contradict each other"
+        if isinstance(result, str):
+            return result
+        channel_ids = dict(zip(layer.outputs, [result] if isinstance(result, np.ndarray) else result, strict=False))
+        if any(array.size > MAX_CHANNEL_IDS for array in channel_ids.values()):
+            return f"{layer.name} has too many channels to be followed"
+        if any(array.any() and array.ndim != len(self._shape(tensor) or ()) for tensor, array in channel_ids.items()):
+            return f"the sizes at {layer.name} contradict each other"
+        return channel_ids
+
+    # -- sizes --
 
     def _shape(self, tensor: str) -> Shape | None:
         """Returns the shape of a tensor. Sizes that the file leaves open are filled in if they are known."""
@@ -244,124 +354,6 @@ class SizeReader:
         sizes = self.read_sizes(layer.inputs[index]) if index < len(layer.inputs) else None
         integers = [size for size in sizes or () if isinstance(size, int)]
         return None if sizes is None or len(integers) < len(sizes) else integers
-
-
-def _find_remaining_size(before: Shape, requested: Sequence[int | str | None]) -> int | None:
-    """Returns the size that a Reshape states as -1; None if open sizes make it unknown."""
-    open_before = sorted(str(size) for size in before if not isinstance(size, int))
-    open_requested = sorted(str(size) for size in requested if not isinstance(size, int))
-    divisor = math.prod(size for size in requested if isinstance(size, int) and size != -1)
-    if open_before != open_requested or "None" in open_before or not divisor:
-        return None
-    return math.prod(size for size in before if isinstance(size, int)) // divisor
-
-
-# -- tracing ---------------------------------------------------------------------------------------------------------
-
-
-class ChannelTracer(SizeReader):
-    """A tracer that gives ids to channels and unites the ids of channels that must share a scale factor.
-
-    The channel ids of a tensor are an int array that broadcasts to the tensor. Values with id ``n`` are divided by
-    factor ``n``, values with id ``-n`` are multiplied by it.
-
-    Attributes:
-        producers: The constants that are divided: layer, input index and channel ids.
-        readers: The constants that are multiplied: layer, input index, activation and channel ids.
-        clips: The Clips with finite bounds, each with the channel ids of its input.
-        products: The layers that sum over channels of two computed tensors, each with the channel ids of its operands.
-        links: Pairs of arrays of united channel ids.
-        grouped_layers: The layers of fusion groups. Moves can change the constants of these layers only.
-    """
-
-    def __init__(self, graph: LayerGraph, grouped_layers: Collection[str]) -> None:
-        super().__init__(graph)
-        self.grouped_layers = grouped_layers
-        self.count = 1
-        self.producers: list[tuple[Layer, int, np.ndarray]] = []
-        self.readers: list[tuple[Layer, int, str, np.ndarray]] = []
-        self.clips: list[tuple[ClippedTensor, np.ndarray]] = []
-        self.products: list[tuple[Layer, np.ndarray, np.ndarray]] = []
-        self.links: list[tuple[np.ndarray, np.ndarray]] = []
-        self.reasons: list[str] = [""]
-        self.reason_by_id = np.zeros(1, np.int32)
-        """The index of the reason why a channel must have the factor 1, by channel id; 0 if there is no such reason."""
-        rules: dict[str, _Rule] = {
-            "Conv": self._trace_conv,
-            "ConvTranspose": self._trace_conv,
-            "Gemm": self._trace_gemm,
-            "MatMul": self._trace_matmul,
-            "Mul": self._trace_mul,
-            "Div": self._trace_div,
-            "PRelu": self._trace_prelu,
-            "Clip": self._trace_clip,
-            "Where": self._trace_where,
-            "Concat": self._trace_concat,
-            "Split": self._trace_split,
-            "Slice": self._trace_slice,
-            "Gather": self._trace_gather,
-            "Transpose": self._trace_transpose,
-            "Reshape": self._trace_reshape,
-            "Flatten": self._trace_reshape,
-            "Squeeze": self._trace_reshape,
-            "Unsqueeze": self._trace_reshape,
-            "Expand": self._trace_expand,
-            "Tile": self._trace_tile,
-            "Pad": self._trace_pad,
-            "DepthToSpace": self._trace_depth_to_space,
-        }
-        rules |= dict.fromkeys(_SAME_SHAPE_OPERATORS, lambda layer, channel_ids, node: channel_ids)
-        rules |= dict.fromkeys(_SPATIAL_OPERATORS, self._trace_spatial_operator)
-        rules |= dict.fromkeys(_SHARED_FACTOR_OPERATORS, self._trace_shared_factor_operator)
-        rules |= dict.fromkeys(_HOMOGENEOUS_REDUCTIONS, self._trace_reduction)
-        rules |= dict.fromkeys((*_CHANNELS_FIRST_NORMS, *_CHANNELS_LAST_NORMS), self._trace_norm)
-        self._rules = rules
-
-    def trace_layers(self) -> None:
-        """Finds the channel ids of all tensors."""
-        for layer in self.graph.layers:
-            if layer.kind in (LayerKind.CONSTANT, LayerKind.SHAPE) or reads_only_shape(layer):
-                continue
-            first_id = self.count
-            result = self._trace_layer(layer)
-            if isinstance(result, str):
-                self.mark_unscaled(np.arange(first_id, self.count), result or f"{layer.name} is not followed")
-                for tensor in self.graph.input_tensors(layer.name):
-                    self.mark_unscaled(
-                        self.channel_ids.get(tensor),
-                        result or (f"{layer.name} ({layer.op_type}) reads {tensor}, and would see the scaled channels"),
-                    )
-            else:
-                self.channel_ids.update((tensor, ids) for tensor, ids in result.items() if tensor and ids.any())
-        for info in self.graph.outputs:
-            self.mark_unscaled(self.channel_ids.get(info.name), f"{info.name} is an output of the network")
-
-    def _trace_layer(self, layer: Layer) -> dict[str, np.ndarray] | str:
-        """Returns the channel ids of a layer's outputs, or the reason why factors cannot pass the layer; "" if no rule
-        fits."""
-        rule = self._rules.get(layer.op_type)
-        is_followed = (
-            layer.kind is LayerKind.COPY or layer.kind is LayerKind.COMPUTE and layer.name in (self.grouped_layers)
-        )
-        if (
-            rule is None
-            or not is_followed
-            or not layer.inputs
-            or any(self._shape(name) is None for name in (layer.inputs[0], layer.outputs[0]))
-        ):
-            return ""
-        try:
-            result = rule(layer, self._get_channel_ids(layer.inputs[0]), self.graph.node(layer.name))
-        except (IndexError, ValueError):
-            return f"the sizes at {layer.name} contradict each other"
-        if isinstance(result, str):
-            return result
-        channel_ids = dict(zip(layer.outputs, [result] if isinstance(result, np.ndarray) else result, strict=False))
-        if any(array.size > MAX_CHANNEL_IDS for array in channel_ids.values()):
-            return f"{layer.name} has too many channels to be followed"
-        if any(array.any() and array.ndim != len(self._shape(tensor) or ()) for tensor, array in channel_ids.items()):
-            return f"the sizes at {layer.name} contradict each other"
-        return channel_ids
 
     # -- channel ids --
 

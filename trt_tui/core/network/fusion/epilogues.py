@@ -77,11 +77,6 @@ def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGro
     return FusionRuleMatch(tuple(region), output_tensor) if output_tensor is not None else None
 
 
-def is_read_by_closed_region(grouping: FusionGroupingState, tensor: str) -> bool:
-    """Returns True if all readers of a tensor belong to a region of pointwise operators with a single result."""
-    return tensor not in grouping.graph.output_names and bool(_find_pointwise_region(grouping, tensor))
-
-
 def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> list[Layer]:
     """Returns the pointwise layers that compute only from ``start_tensor`` and constants and have a single result; []
     if there are none.
@@ -135,7 +130,8 @@ def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGr
     if copies and (
         next_layer is not None
         and grouping.is_pointwise_with_constants(next_layer)
-        or is_read_by_closed_region(grouping, output_tensor)
+        or output_tensor not in grouping.graph.output_names
+        and _find_pointwise_region(grouping, output_tensor)
     ):
         return FusionRuleMatch(tuple(copies), output_tensor, computes_output=False)
     return None

@@ -195,10 +195,6 @@ class FusionGroupingState:
 
     # -- queries on a layer -------------------------------------------------------------------------------------
 
-    def find_last_dependency_position(self, layer: Layer) -> int:
-        """Returns the position of the last group that a layer depends on; -1 if there is none."""
-        return max((self.ready_positions.get(name, -1) for name in self.graph.input_tensors(layer.name)), default=-1)
-
     def list_dynamic_inputs(self, layer: Layer) -> list[str]:
         """Returns the inputs of a layer that are neither constants nor shapes."""
         return [name for name in layer.inputs if name and name not in self.graph.static_tensors]

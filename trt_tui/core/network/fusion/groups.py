@@ -51,7 +51,8 @@ def build_fusion_groups(graph: LayerGraph) -> tuple[FusionGroup, ...]:
     # Groups of later layers grow first, so that a residual Add joins the Conv that is computed last.
     drafts = [_start_group(grouping, layer) for layer in reversed(product_layers)]
     for layer in graph.layers:
-        position = grouping.find_last_dependency_position(layer)
+        # The position of the last group that the layer depends on; -1 if there is none.
+        position = max((grouping.ready_positions.get(name, -1) for name in graph.input_tensors(layer.name)), default=-1)
         if needs_fusion_group(graph, layer):
             if layer.name not in grouping.draft_by_layer and not _add_copy_to_producer_group(grouping, layer):
                 drafts.append(_start_group(grouping, layer))

@@ -257,19 +257,16 @@ class SourceModel:
         types = Counter(self.find_dtype(next(filter(None, layer.outputs))) for layer in computing)
         return PRECISION_BY_FLOAT_TYPE.get(types.most_common(1)[0][0], Precision.FP32)
 
-    @cached_property
-    def quantized_type_names(self) -> frozenset[str]:
-        return frozenset(
+    @property
+    def type_names(self) -> list[str]:
+        """The names of the quantized and 16-bit types of the file, sorted."""
+        quantized_types = {
             self.get_qdq_step(node).type_name
             for node in self.model.graph
             if is_dequantize(node) and not _computes_scales(node)
-        ) - {"INT32"}
-
-    @cached_property
-    def float_type_names(self) -> frozenset[str]:
-        return frozenset(
-            PRECISION_BY_HALF_TYPE[dtype].label for dtype in self.types.values() if dtype in PRECISION_BY_HALF_TYPE
-        )
+        }
+        half_types = PRECISION_BY_HALF_TYPE.keys() & set(self.types.values())
+        return sorted((quantized_types - {"INT32"}) | {PRECISION_BY_HALF_TYPE[dtype].label for dtype in half_types})
 
     @property
     def quantized_weight_count(self) -> int:
