@@ -255,7 +255,9 @@ class OnnxRuntimeBackend:
             OutOfMemoryError: An allocation failed.
             InputError: ONNX Runtime refuses the network.
         """
-        options = self._create_session_options()
+        # Threads that spin after an execution take cores from the next work: another part of the graph, or the app.
+        entries = {"session.disable_quant_qdq": "1", "session.intra_op.allow_spinning": "0"}
+        options = _create_session_options(4, entries, self._operators, self._threads)
         levels = self._ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         arguments: dict[str, Any] = {"enable_fallback": 0}
@@ -337,18 +339,6 @@ class OnnxRuntimeBackend:
         session.disable_fallback()
         return session
 
-    def _create_session_options(self) -> Any:
-        options = self._ort.SessionOptions()
-        options.log_severity_level = 4
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
-        # Threads that spin after an execution take cores from the next work: another part of the graph, or the app.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        for path in self._operators:
-            options.register_custom_ops_library(path)
-        if self._threads:
-            options.intra_op_num_threads = self._threads
-        return options
-
 
 class OnnxRuntimeRunner(ClosingContext):
     """A network that is loaded in ONNX Runtime.
@@ -428,6 +418,32 @@ class OnnxRuntimeRunner(ClosingContext):
         self._weights = {}
 
 
+def _create_session_options(
+    log_severity_level: int,
+    entries: Mapping[str, str] | None = None,
+    operators: Sequence[str] = (),
+    threads: int | None = None,
+) -> Any:
+    """Creates the options of an inference session.
+
+    Args:
+        entries: Entries of the session config.
+        operators: The paths of custom operator libraries.
+        threads: The number of threads of one operator; None for ONNX Runtime's default.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = log_severity_level
+    for entry, value in (entries or {}).items():
+        options.add_session_config_entry(entry, value)
+    for path in operators:
+        options.register_custom_ops_library(path)
+    if threads:
+        options.intra_op_num_threads = threads
+    return options
+
+
 @functools.cache
 def _cuda_failure_reason() -> str:
     """Returns the reason why the CUDA provider does not work here; "" if it works.
@@ -452,12 +468,10 @@ def _cuda_failure_reason() -> str:
             ctypes.CDLL(str(libraries / name), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         return str(error)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(
             onnx.parser.parse_model(_RELU_NETWORK).SerializeToString(),
-            options,
+            _create_session_options(4),
             providers=[PROVIDERS["cuda"]],
             enable_fallback=0,
         )
@@ -631,13 +645,7 @@ class ExportedFileRunner:
                 f"without its optimizers {' and '.join(NORMALISATION_FUSIONS)}",
             ),
         ):
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 3
-            options.add_session_config_entry(entry, "1")
-            for library in operators:
-                options.register_custom_ops_library(library)
-            if threads:
-                options.intra_op_num_threads = threads
+            options = _create_session_options(3, {entry: "1"}, operators, threads)
             try:
                 self._session = onnxruntime.InferenceSession(
                     path, options, providers=providers, disabled_optimizers=list(disabled)

@@ -84,8 +84,7 @@ def register_temporary_file(path: Path) -> Iterator[None]:
 def remove_temporary_files() -> None:
     """Removes the temporary files that are being written, before the process ends early."""
     for path in tuple(_temporaries):
-        with contextlib.suppress(OSError):
-            path.unlink()
+        _remove_file(path)
 
 
 def remove_stale_files_beside(destination: Path) -> None:

@@ -58,7 +58,7 @@ def test_what_polygraphy_wrote_is_read_bit_for_bit(kept, tmp_path, monkeypatch):
     path = results(tmp_path / "r.json", trt=[first, first], onnxrt=[{"a": first["a"] + 1}])
     for spec, iterations in ((str(path), [first, first]), (f"{path}:onnxrt", [{"a": first["a"] + 1}])):
         dump = open_dump(spec)
-        assert dump.runner == ("onnxrt" if spec.endswith(":onnxrt") else "trt")
+        assert dump.source == ("r.json:onnxrt" if spec.endswith(":onnxrt") else "r.json:trt")
         assert [list(one) for one in dump.iterations] == [list(one) for one in iterations]
         for found, expected in zip(dump.iterations, iterations, strict=True):
             for name, member in found.items():
@@ -109,7 +109,7 @@ def test_what_trtexec_exports_is_a_dump(tmp_path):
     path = trtexec_outputs(tmp_path / "engine.json", **written)
     dump = open_dump(str(path))
     (iteration,) = dump.iterations
-    assert list(iteration) == list(written) and dump.runner == ""
+    assert list(iteration) == list(written) and dump.source == "engine.json"
     for name, member in iteration.items():
         np.testing.assert_allclose(member.load(), written[name], rtol=1e-5)
         assert member.shape == np.shape(written[name])

@@ -26,7 +26,7 @@ from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.moves.move import Move
-from trt_tui.core.network.known_defects import find_convs_excluded_by_modelopt
+from trt_tui.core.network.known_defects import excluded_conv_reason
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.errors import InputError
@@ -218,8 +218,12 @@ def _quantizer_notes(
             )
     elif range_method and range_method not in _CALIBRATION_METHODS:
         notes.append(f"ModelOpt has no {range_method} calibration; give it these ranges as a calibration cache.")
-    if reasons := find_convs_excluded_by_modelopt(network.graph, map(network.get_layer, exclusions.quantized_layers)):
-        layers_text = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
+    if excluded_texts := [
+        f"{layer.name} ({reason})"
+        for layer in map(network.get_layer, exclusions.quantized_layers)
+        if (reason := excluded_conv_reason(network.graph, layer))
+    ]:
+        layers_text = ", ".join(excluded_texts)
         notes.append(
             f"ModelOpt does not quantize some layers that the config has in INT8: {layers_text}. The typed network "
             "export does."

@@ -7,7 +7,7 @@ arithmetic and replaces it by constants.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,9 +17,6 @@ from trt_tui.core.network.inference import declared_shape, infer_graph_shapes
 from trt_tui.core.network.layers import NetworkOutline, Shape
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.opset_conversion import detach_big_weights
-
-Attributes: TypeAlias = Mapping[str, Any]
-"""The attributes of a node by name, as onnx reads them."""
 
 _MAX_ROUNDS = 40
 """The maximum number of rounds; each round resolves the next unfolded Slice of a chain."""
@@ -165,7 +162,7 @@ def _evaluate_shape_node(
     """Returns the result of a node of shape arithmetic, with NaN for unknown sizes; None for any other node."""
     if node.domain or len(node.output) != 1:
         return None
-    attributes: Attributes = {attr.name: onnx.helper.get_attribute_value(attr) for attr in node.attribute}
+    attributes: dict[str, Any] = {attr.name: onnx.helper.get_attribute_value(attr) for attr in node.attribute}
     if node.op_type == "Constant":
         tensor = attributes.get("value")
         if (

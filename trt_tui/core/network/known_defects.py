@@ -638,44 +638,35 @@ MIN_CHANNELS = 16
 """The size below which ModelOpt does not quantize a layer: the channels of a Conv, K and N of a MatMul or Gemm."""
 
 
-def find_convs_excluded_by_modelopt(graph: LayerGraph, layers: Iterable[Layer]) -> dict[str, str]:
-    """Returns the Convs that ModelOpt never quantizes, whatever its options, each with the reason.
+def excluded_conv_reason(graph: LayerGraph, layer: Layer) -> str:
+    """Returns the reason why ModelOpt never quantizes a Conv, whatever its options; "" if it does, and for other layers.
 
     The rules are those of ModelOpt 0.47, ``find_nodes_from_convs_to_exclude`` in
     ``modelopt/onnx/quantization/graph_utils.py``.
     """
-    inputs = {info.name for info in graph.inputs}
-    reasons = {}
-    for layer in layers:
-        if layer.op_type != "Conv":
-            continue
-        weight = graph.shape(layer.inputs[1])
-        if (
-            layer.inputs[1] not in graph.constant_tensors
-            or weight is None
-            or not all(isinstance(dimension, int) for dimension in weight)
-        ):
-            reasons[layer.name] = "its weight is computed"
-            continue
-        output_channels, input_channels, *kernel = (int(size) for size in weight if isinstance(size, int))
-        shape = graph.shape(layer.inputs[0])
-        channels = shape[1] if shape is not None and len(shape) > 1 else None
-        is_grouped = isinstance(channels, int) and channels != input_channels
-        is_wide = output_channels >= MIN_CHANNELS or input_channels >= MIN_CHANNELS
-        if min(output_channels, input_channels) >= MIN_CHANNELS:
-            continue
-        if is_grouped:
-            is_quantized = output_channels % 8 == 0 and all(size >= 3 for size in kernel)
-        else:
-            is_first = not inputs.isdisjoint(layer.inputs)
-            is_quantized = (
-                (output_channels % 8 == 0 or input_channels % 8 == 0)
-                and (is_first or is_wide)
-                and len(set(kernel)) == 1
-            )
-        if not is_quantized:
-            reasons[layer.name] = f"{counted_noun_text(input_channels, 'channel')} in, {output_channels} out"
-    return reasons
+    if layer.op_type != "Conv":
+        return ""
+    weight = graph.shape(layer.inputs[1])
+    if (
+        layer.inputs[1] not in graph.constant_tensors
+        or weight is None
+        or not all(isinstance(dimension, int) for dimension in weight)
+    ):
+        return "its weight is computed"
+    output_channels, input_channels, *kernel = (int(size) for size in weight if isinstance(size, int))
+    if min(output_channels, input_channels) >= MIN_CHANNELS:
+        return ""
+    shape = graph.shape(layer.inputs[0])
+    channels = shape[1] if shape is not None and len(shape) > 1 else None
+    if isinstance(channels, int) and channels != input_channels:  # grouped
+        is_quantized = output_channels % 8 == 0 and all(size >= 3 for size in kernel)
+    else:
+        is_first = any(info.name in layer.inputs for info in graph.inputs)
+        is_wide = max(output_channels, input_channels) >= MIN_CHANNELS
+        is_quantized = (
+            (output_channels % 8 == 0 or input_channels % 8 == 0) and (is_first or is_wide) and len(set(kernel)) == 1
+        )
+    return "" if is_quantized else f"{counted_noun_text(input_channels, 'channel')} in, {output_channels} out"
 
 
 def find_known_issues(
@@ -686,13 +677,9 @@ def find_known_issues(
     for group in groups:
         issues: list[str] = []
         for layer in (layers[name] for name in sorted(group.main_layers) if group.is_quantizable):
-            reasons = [f"a Conv with {reason}" for reason in find_convs_excluded_by_modelopt(graph, [layer]).values()]
-            if layer.op_type in ("MatMul", "Gemm"):
-                reasons += filter(None, [_small_product_reason(graph, layer)])
-            issues += (
-                f"{reason}: ModelOpt leaves it out, as quantization saves no time there (ModelOpt 0.47)"
-                for reason in reasons
-            )
+            conv_reason = excluded_conv_reason(graph, layer)
+            if reason := f"a Conv with {conv_reason}" if conv_reason else _small_product_reason(graph, layer):
+                issues.append(f"{reason}: ModelOpt leaves it out, as quantization saves no time there (ModelOpt 0.47)")
             if layer.op_type == "ConvTranspose":
                 issues.append(
                     "TensorRT-RTX 1.7 runs a ConvTranspose in FP16 or FP32 even if INT8 is requested, so INT8 adds error "
@@ -704,14 +691,20 @@ def find_known_issues(
 
 
 def _small_product_reason(graph: LayerGraph, layer: Layer) -> str:
-    """Returns the reason why a MatMul or Gemm is too small to gain from quantization; "" if it is not, or if sizes are
-    open.
+    """Returns the reason why a MatMul or Gemm is too small to gain from quantization; "" if it is not, if sizes are
+    open, and for other layers.
 
     The rules are those of ``find_nodes_from_matmul_to_exclude`` in ``modelopt/onnx/quantization/graph_utils.py``: M or
     N of 1 (GEMV), K or N below 16.
     """
     input_shape, output_shape = graph.shape(layer.inputs[0]), graph.shape(layer.outputs[0])
-    if not input_shape or not output_shape or len(input_shape) < 2 or len(output_shape) < 2:
+    if (
+        layer.op_type not in ("MatMul", "Gemm")
+        or not input_shape
+        or not output_shape
+        or len(input_shape) < 2
+        or len(output_shape) < 2
+    ):
         return ""
     rows, columns, inner_size = output_shape[-2], output_shape[-1], input_shape[-1]
     if rows == 1 or columns == 1:

@@ -87,13 +87,23 @@ def check_operand_ranks(graph: ir.Graph, file_name: str) -> None:
                 )
 
 
+@functools.lru_cache(maxsize=4096)
 def find_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None:
     """Returns the ONNX schema of an operator; None if it is not an ONNX operator.
 
     If the opset is newer than the installed onnx, only operators that the program interprets have a schema.
     """
-    domain = _ONNX_DOMAIN if domain == "ai.onnx" else domain
-    return _load_schema(op_type, domain, opset) if opset is not None and domain in _SCHEMA_DOMAINS else None
+    domain, newest_opset = _ONNX_DOMAIN if domain == "ai.onnx" else domain, onnx.defs.onnx_opset_version()
+    if opset is None or domain not in _SCHEMA_DOMAINS:
+        return None
+    if domain == _ONNX_DOMAIN and (
+        opset < OLDEST_OPSET or opset > newest_opset and op_type not in _INTERPRETED_OPERATORS
+    ):
+        return None
+    try:
+        return onnx.defs.get_schema(op_type, min(opset, newest_opset if domain == _ONNX_DOMAIN else 1 << 20), domain)
+    except onnx.defs.SchemaError:  # not an ONNX operator
+        return None
 
 
 def _find_any_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None:
@@ -101,20 +111,6 @@ def _find_any_schema(op_type: str, domain: str, opset: int | None) -> OpSchema |
     operator.
     """
     return FOREIGN_SCHEMAS.get((domain, op_type)) or find_schema(op_type, domain, opset)
-
-
-@functools.lru_cache(maxsize=4096)
-def _load_schema(op_type: str, domain: str, opset: int) -> OpSchema | None:
-    newest_opset = onnx.defs.onnx_opset_version()
-    if domain == _ONNX_DOMAIN and (
-        opset < OLDEST_OPSET or opset > newest_opset and op_type not in _INTERPRETED_OPERATORS
-    ):
-        return None
-    opset = min(opset, newest_opset) if domain == _ONNX_DOMAIN else min(opset, 1 << 20)
-    try:
-        return onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:  # not an ONNX operator
-        return None
 
 
 def get_onnx_schema(op_type: str, opset: int) -> OpSchema:

@@ -45,9 +45,6 @@ _CHANNELS_LAST_NORMS = frozenset(("LayerNormalization", "RMSNormalization"))
 _Result = np.ndarray | Sequence[np.ndarray] | str
 """The channel ids of one output or of all outputs of a layer, or the reason why the layer does not commute."""
 
-_Rule = Callable[[Layer, np.ndarray, ir.Node], _Result]
-"""The rule of an operator; it receives the layer, the channel ids of its first input, and its node."""
-
 
 # -- reshaping of channel ids along blocks of axes, such as the axes that a Reshape merges into one ---------------------
 
@@ -187,7 +184,8 @@ class ChannelTracer:
         self.reasons: list[str] = [""]
         self.reason_by_id = np.zeros(1, np.int32)
         """The index of the reason why a channel must have the factor 1, by channel id; 0 if there is no such reason."""
-        rules: dict[str, _Rule] = {
+        # A rule receives the layer, the channel ids of its first input, and its node.
+        rules: dict[str, Callable[[Layer, np.ndarray, ir.Node], _Result]] = {
             "Conv": self._trace_conv,
             "ConvTranspose": self._trace_conv,
             "Gemm": self._trace_gemm,

@@ -5,7 +5,6 @@ bit. Each group can be given a separate precision.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupingState, FusionRuleMatch
 from trt_tui.core.network.layers import Layer, LayerKind
@@ -14,8 +13,6 @@ from trt_tui.core.network.operators import POINTWISE, RANGE_PRESERVING_COPIES
 _MAX_SOFTMAX_DISTANCE = 8  # number of layers between a MatMul and its Softmax: a scale, a mask, copies
 _MAX_COPIES = 3
 _SCALE_OPERATORS = frozenset(("Mul", "Div"))
-
-_NeighbourStep: TypeAlias = Callable[[FusionGroupingState, FusionGroupDraft], "FusionGroupDraft | None"]
 
 _PRODUCT_OPERATORS = frozenset(("MatMul", "Einsum"))
 _MAX_GROUPS_BETWEEN = 3  # number of groups between a product and the Softmax: masks that no other group contains
@@ -99,7 +96,9 @@ def match_attention(grouping: FusionGroupingState, group_draft: FusionGroupDraft
 
 
 def _trace_groups_to_product(
-    grouping: FusionGroupingState, group_draft: FusionGroupDraft, find_neighbour_group: _NeighbourStep
+    grouping: FusionGroupingState,
+    group_draft: FusionGroupDraft,
+    find_neighbour_group: Callable[[FusionGroupingState, FusionGroupDraft], FusionGroupDraft | None],
 ) -> list[FusionGroupDraft] | None:
     """Returns the groups from the given one up to and including the next matrix product.
 
