@@ -8,6 +8,7 @@ from tests import networks
 from tests.measuring import measure_shares
 from tests.networks.build import Builder, floats
 from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_sweep import (
@@ -231,6 +232,19 @@ def test_an_output_with_time_before_the_batch_is_judged_by_feeds(tmp_path, backe
         pass
     effect = sweep.estimate_group_effect(sweep.measured_groups[0])
     assert not sweep.state.by_sample and effect.sample_count == 24 and effect.estimate.value == pytest.approx(1.0)
+    *_, last = analysis.measure_accuracy(INT8, ranges)
+    exact, lowered = (
+        [one["y"] for one in runs]
+        for runs in (
+            analysis.execute_config(PrecisionConfig.from_precision(Precision.FP32), ranges),
+            analysis.execute_config(INT8, ranges),
+        )
+    )
+    noise = [
+        np.square(got - expected).sum() / np.square(expected).sum()
+        for expected, got in zip(exact, lowered, strict=True)
+    ]
+    assert last.value.outputs["y"].worst_sample == SampleName(int(np.argmax(noise)))
     analysis.close()
 
 

@@ -114,7 +114,6 @@ class AccuracyReducer:
                     feed_index,
                     judged_output.name,
                     {"count": count, **dict(zip((*SAMPLE_SUM_COLUMNS, "ref2", "ref_max"), columns, strict=True))},
-                    expected,
                     rows,
                 )
                 continue
@@ -138,7 +137,7 @@ class AccuracyReducer:
                     np.where(counted, expected, 0), np.where(counted, got, 0), rows
                 )
                 sums["count"] = flatten_each_sample(counted, rows).sum(1)
-            self._add_error_sums(feed_index, judged_output.name, sums, expected, rows)
+            self._add_error_sums(feed_index, judged_output.name, sums, rows)
             if judged_output is self._classifier_output:
                 top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
                 self.agreement_count += int(np.count_nonzero(top == now))
@@ -179,7 +178,6 @@ class AccuracyReducer:
         feed_index: int,
         output_name: str,
         sums: Mapping[str, np.ndarray],
-        reference: np.ndarray,
         sample_count: int,
     ) -> None:
         """Adds the error sums of a judged output over one feed, and updates its worst sample.
@@ -195,7 +193,7 @@ class AccuracyReducer:
         if len(sample_sums) != sample_count:
             sample_sums = sample_sums.sum(0, keepdims=True)
         self.bootstrap_sampler.add_float_output_sums(output_name, sample_sums)
-        if reference.ndim and len(reference) == sample_count:
+        if len(sample_sums) == sample_count:
             sqnrs_db = error_metrics.compute_sqnr_db_by_sample(sample_sums)
             lowest = int(np.argmin(np.where(np.isnan(sqnrs_db), np.inf, sqnrs_db)))
             if sqnrs_db[lowest] < self.worst_samples.get(output_name, (None, math.inf))[1]:
