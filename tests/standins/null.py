@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.engines.fallback_ladder import BuildError
 from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.results import ExportedRun
@@ -456,7 +456,7 @@ def execute(
     this process."""
     analysis = workspace.analysis
     typed = lower_from_source_model(workspace.network, config, workspace.ranges).model
-    with load_adaptive_runner(analysis.backend, typed, analysis.samples, "the exported network") as runner:
+    with AdaptiveRunner(analysis.backend, typed, analysis.samples, "the exported network") as runner:
         accuracy = yield from override_urgency(
             urgency, measure_engine_accuracy(analysis, runner, feeds or workspace.feeds)
         )

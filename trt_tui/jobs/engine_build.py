@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.builder_options import BuilderOptions
-from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.engines.fallback_ladder import (
     LADDER_REASON,
     LOWEST_EFFORT,
@@ -697,7 +697,7 @@ def measure_lowered_network_accuracy(
     network = analysis.network
     if network.blocking_plugins or analysis.extra_outputs:
         model = extract_subgraph_of_outputs(model, [*list_tensor_outputs(network), *analysis.extra_outputs])
-    with load_adaptive_runner(
+    with AdaptiveRunner(
         analysis.backend, model, analysis.samples, TYPED_NETWORK_RUNS, allow_host=False, optimize=False
     ) as runner:
         return (
@@ -816,7 +816,7 @@ def find_batch_dependent_outputs(analysis: Analysis, runner: Runner, feed_index:
     unequal = find_outputs_with_unequal_rows(runner.run(repeated_feed, names), 0.0)
     unequal = [name for name in unequal if name in analysis.network.producer]
     if unequal:
-        with load_adaptive_runner(
+        with AdaptiveRunner(
             analysis.backend,
             extract_subgraph_of_outputs(analysis.network.model, unequal),
             analysis.samples,

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from trt_tui.backends.registry import find_gpu_text, get_engine_builder, missing_builder_reason
 from trt_tui.core.builder_options import BuilderOptions
-from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.data.tensor_files import open_dump, write_run_results
@@ -790,7 +790,7 @@ def _collect_subgraph_sample_runs(
     iterations: list[SampleRun] = []
     piece_model = extract_subgraph(typed_model, start_tensors, stop_tensors)
     with (
-        load_adaptive_runner(workspace.backend, extended_model, samples) as fp32,
+        AdaptiveRunner(workspace.backend, extended_model, samples) as fp32,
         workspace.backend.load(piece_model) as lowered,
     ):
         for index in workspace.find_judged_feeds(config)[:MAX_FEEDS]:

@@ -14,7 +14,7 @@ from tests.measuring import measure_shares
 from tests.networks import Builder, floats
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.calibration.calibration import calibrate
-from trt_tui.core.data.adaptive_runner import AdaptiveRunner, load_adaptive_runner
+from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure import simulation
@@ -141,11 +141,8 @@ def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same
 
 
 def test_portions_stay_the_same_arrays_while_their_feed_lives_so_that_a_device_recognises_them(sampled):
-    _, samples = sampled()
-    runner, seen = (
-        AdaptiveRunner(samples, "what-ifs", None, {}, (), "GPU memory", keep_portions=True, indivisible=False),
-        [],
-    )
+    network, samples = sampled()
+    runner, seen = AdaptiveRunner(Short(99, device=True), network.model, samples, keep_on_device=True), []
     runner._runner = SimpleNamespace(run=lambda feed, fetch: seen.append(feed["x"]) or {}, close=lambda: None)
     feed = samples.read_feed(0)
     for _ in range(2):
@@ -190,7 +187,7 @@ def test_what_is_one_value_of_several_samples_is_not_put_together(sampled):
     network, samples = sampled(mean=True)
     for spare in (False, True):
         samples.memory_fallbacks = MemoryFallbacks()
-        with load_adaptive_runner(Short(2, device=True, spare=spare), network.model, samples) as runner:
+        with AdaptiveRunner(Short(2, device=True, spare=spare), network.model, samples) as runner:
             if spare:
                 assert runner.run(samples.read_feed(0))["mean"].shape == ()
                 continue
@@ -213,7 +210,7 @@ def test_what_differs_in_portions_is_not_divided(opened, tmp_path, most, node, w
     network = opened(b.model([floats("x", "batch", 4)], [floats("y", None, 4)]))
     np.savez(tmp_path / "samples.npz", x=np.ones((4, 4), np.float32))
     samples = load_samples(str(tmp_path / "samples.npz"), network.inputs, batch=4)
-    with load_adaptive_runner(Short(most), network.model, samples) as one:
+    with AdaptiveRunner(Short(most), network.model, samples) as one:
         with pytest.raises(OutOfMemoryError) as caught:
             one.run(samples.read_feed(0))
     assert why in caught.value.cause
@@ -227,7 +224,7 @@ def test_what_is_loaded_for_other_runs_is_freed_first(sampled):
         *_, before = analysis.measure_accuracy(INT8, ranges)
         assert analysis.session_count == 1
         backend.most = 3
-        with load_adaptive_runner(backend, network.model, samples) as runner:
+        with AdaptiveRunner(backend, network.model, samples) as runner:
             runner.run(samples.read_feed(0))
         assert samples.memory_fallbacks.get_fallback_state("runs in FP32").max_rows == 3
         backend.most = 99

@@ -39,7 +39,7 @@ from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT8, QuantizedType
-from trt_tui.core.runner import Backend, Runner
+from trt_tui.core.runner import Backend
 
 LARGEST_VALUE_COUNT = 16
 """Number of the largest magnitudes that the statistics keep."""
@@ -418,7 +418,6 @@ class MinMaxTask(LoadingTask):
 
     def __init__(self, tensors: Sequence[str]) -> None:
         self._tensors = tuple(tensors)
-        self._loaded: Runner | None = None
 
     def describe_item(self, item: int) -> str:
         return f"the ranges of feed {item}"

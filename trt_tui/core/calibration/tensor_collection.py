@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor, Task
 from trt_tui.core.network.constants import register_constant, stored_tensor
@@ -107,7 +107,7 @@ class NetworkProbe:
         if has_small_layers:
             collect_garbage_and_trim_memory()
         try:
-            return load_adaptive_runner(
+            return AdaptiveRunner(
                 backend,
                 self.model,
                 samples,
@@ -119,7 +119,7 @@ class NetworkProbe:
         except OutOfMemoryError:
             raise
         except InputError:  # If two Convs are added, the fusions of ONNX Runtime can lose one that is also an output.
-            return load_adaptive_runner(
+            return AdaptiveRunner(
                 backend,
                 self.model,
                 samples,
@@ -409,7 +409,6 @@ class _TensorCollectionTask(LoadingTask):
 
     def __init__(self, chunks: Sequence[Sequence[str]], collected_tensors: Sequence[CollectedTensor]) -> None:
         self._chunks, self._initial_tensors = chunks, copy.deepcopy(list(collected_tensors))
-        self._loaded: Runner | None = None
         self._chunk_index = -1
 
     def describe_item(self, item: FeedSlice) -> str:
@@ -508,23 +507,21 @@ def run_items_in_order(
         count_runs: A function that returns the number of executions of an item.
     """
     results: dict[Item, T] = {}
+    report_progress: RunProgress = progress or (lambda done_runs, total_runs: None)
     index, done_runs, total_runs = 0, 0, sum(map(count_runs, items))
     for completed in executor.map(task, items):
         while not executor.is_ready():
             time.sleep(POLL_INTERVAL_S)
-            if progress:
-                progress(done_runs, total_runs)
+            report_progress(done_runs, total_runs)
         if completed is None:
-            if progress:
-                progress(done_runs, total_runs)
+            report_progress(done_runs, total_runs)
             continue
         results[completed[0]] = completed[1]
         while index < len(items) and items[index] in results:
             yield items[index], results.pop(items[index])
             done_runs += count_runs(items[index])
             index += 1
-            if progress:
-                progress(done_runs, total_runs)
+            report_progress(done_runs, total_runs)
 
 
 def measure_tensor_shapes(

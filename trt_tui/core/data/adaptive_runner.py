@@ -33,32 +33,16 @@ FP32_RUNS = "runs in FP32"
 OutputJoin = Callable[[Sequence[np.ndarray]], np.ndarray]
 """A function that joins the outputs of a feed's portions, in their order, into one output."""
 
-RunnerLoader = Callable[[], Runner]
-
 
 class _UnjoinablePortionsError(Exception):
     """The error for a network whose outputs for the portions of a feed cannot be joined."""
 
 
-def load_adaptive_runner(
-    backend: Backend,
-    model: ir.Model,
-    samples: Samples,
-    run_kind: str = FP32_RUNS,
-    *,
-    keep_on_device: bool = False,
-    on_mode_change: Callable[[ExecutionMode], None] | None = None,
-    joins: Mapping[str, OutputJoin] | None = None,
-    extra_inputs: Collection[str] = (),
-    allow_host: bool = True,
-    mode_name: str = "",
-    load_network: Callable[..., Runner] | None = None,
-    **options: Any,
-) -> AdaptiveRunner:
-    """Loads a network with `Backend.load` into a runner that falls back to smaller batches or other modes if memory
-    runs out.
+class AdaptiveRunner(ClosingContext):
+    """A loaded network, as a `Runner` that divides feeds or changes its execution mode after memory ran out.
 
     Args:
+        backend: The backend whose `Backend.load` loads the network.
         samples: The samples that the runner receives as feeds. They determine which inputs are divided into samples,
             and hold the memory fallbacks found earlier.
         run_kind: A short title of the kind of execution. Executions of one kind share their memory fallbacks.
@@ -78,70 +62,51 @@ def load_adaptive_runner(
         OutOfMemoryError: Memory does not suffice for the network in any mode.
         TrtTuiError: The backend refuses the network.
     """
-    device = backend.capabilities.has_device
-    runner = AdaptiveRunner(
-        samples,
-        run_kind,
-        on_mode_change,
-        {**_find_portion_join_functions(model), **(joins or {})},
-        extra_inputs,
-        "the GPU memory" if device else "memory",
-        keep_portions=keep_on_device and device,
-        # A second portion would receive the random numbers of the first.
-        indivisible=any(is_random(node) and node.inputs for node in model.graph.all_nodes()),
-    )
-    default_loader = partial(backend.load, model, **options)
-    load_network = load_network or default_loader
-    if keep_on_device and device:
-        runner.strategies += [
-            ("", partial(load_network, on_mode_change=runner.record_device_mode)),
-            (HOST_ARRAYS_MODE, default_loader),
-        ]
-    else:
-        runner.strategies.append((mode_name, load_network))
-    if allow_host and (host_backend := backend.get_host_backend()) is not None:
-        runner.strategies.append((HOST_MODE, partial(host_backend.load, model, **options)))
-    runner.load()
-    return runner
-
-
-class AdaptiveRunner(ClosingContext):
-    """A `Runner` that divides feeds or changes its execution mode after memory ran out.
-
-    `load_adaptive_runner` builds it.
-
-    Attributes:
-        strategies: Names of the execution modes with the functions that load the network for them, the fastest first.
-
-    Args:
-        memory_name: The name of the exhausted memory in messages.
-        keep_portions: True if portions of an array are kept as long as the array, so that a device recognises them.
-        indivisible: True if feeds must not be divided, because random operators would draw other values for portions.
-    """
 
     def __init__(
         self,
+        backend: Backend,
+        model: ir.Model,
         samples: Samples,
-        kind: str,
-        on_mode_change: Callable[[ExecutionMode], None] | None,
-        joins: Mapping[str, OutputJoin],
-        extra_inputs: Collection[str],
-        memory_name: str,
+        run_kind: str = FP32_RUNS,
         *,
-        keep_portions: bool,
-        indivisible: bool,
+        keep_on_device: bool = False,
+        on_mode_change: Callable[[ExecutionMode], None] | None = None,
+        joins: Mapping[str, OutputJoin] | None = None,
+        extra_inputs: Collection[str] = (),
+        allow_host: bool = True,
+        mode_name: str = "",
+        load_network: Callable[..., Runner] | None = None,
+        **options: Any,
     ) -> None:
-        self.strategies: list[tuple[str, RunnerLoader]] = []
-        self._samples, self._kind, self._on_mode_change = samples, kind, on_mode_change
-        self._joins = dict(joins)
+        has_device = backend.capabilities.has_device
+        self._samples, self._kind, self._on_mode_change = samples, run_kind, on_mode_change
+        self._joins = {**_find_portion_join_functions(model), **(joins or {})}
         self._divisible_inputs = samples.per_sample_array_names.union(extra_inputs)
-        self._memory_name = memory_name
-        self._keeps_portions, self._is_indivisible = keep_portions, indivisible
+        self._memory_name = "the GPU memory" if has_device else "memory"
+        # Portions of an array are kept as long as the array, so that the device recognises them.
+        self._keeps_portions = keep_on_device and has_device
+        # A second portion would receive the random numbers of the first.
+        self._is_indivisible = any(is_random(node) and node.inputs for node in model.graph.all_nodes())
         self._sample_axes: dict[str, int | None] = {}
         self._kept_portions: dict[int, tuple[weakref.ref[np.ndarray], _PortionBounds, list[np.ndarray]]] = {}
         self._device_mode: ExecutionMode | None = None
-        self._state = samples.memory_fallbacks.get_fallback_state(kind)
+        self._state = samples.memory_fallbacks.get_fallback_state(run_kind)
         self._runner: Runner | None = None
+        default_loader = partial(backend.load, model, **options)
+        load_network = load_network or default_loader
+        # The execution modes, the fastest first, with the functions that load the network for them.
+        self._strategies: list[tuple[str, Callable[[], Runner]]] = (
+            [
+                ("", partial(load_network, on_mode_change=self._record_device_mode)),
+                (HOST_ARRAYS_MODE, default_loader),
+            ]
+            if self._keeps_portions
+            else [(mode_name, load_network)]
+        )
+        if allow_host and (host_backend := backend.get_host_backend()) is not None:
+            self._strategies.append((HOST_MODE, partial(host_backend.load, model, **options)))
+        self._load()
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -204,13 +169,13 @@ class AdaptiveRunner(ClosingContext):
 
     @property
     def _loaded_runner(self) -> Runner:
-        return self.load() if self._runner is None else self._runner
+        return self._load() if self._runner is None else self._runner
 
     @property
-    def _loading_strategy(self) -> tuple[str, RunnerLoader]:
-        return self.strategies[min(self._state.strategy, len(self.strategies) - 1)]
+    def _loading_strategy(self) -> tuple[str, Callable[[], Runner]]:
+        return self._strategies[min(self._state.strategy, len(self._strategies) - 1)]
 
-    def load(self) -> Runner:
+    def _load(self) -> Runner:
         """Loads the network in the first execution mode for which memory suffices, and returns its runner.
 
         Raises:
@@ -244,13 +209,13 @@ class AdaptiveRunner(ClosingContext):
             state.reason += f" for {counted_noun_text(sample_count, 'sample')} at a time"
         if sample_count > 1:
             state.max_rows = (sample_count + 1) // 2
-        elif state.strategy + 1 < len(self.strategies):
+        elif state.strategy + 1 < len(self._strategies):
             state.strategy, state.max_rows = state.strategy + 1, None
         else:
             raise error
         self._device_mode = None
 
-    def record_device_mode(self, execution_mode: ExecutionMode) -> None:
+    def _record_device_mode(self, execution_mode: ExecutionMode) -> None:
         """Records and reports the execution mode that a device backend chose for the loaded network."""
         self._device_mode = execution_mode
         self._report_execution_mode()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.data.batches import is_castable, is_float
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.tensor_files import ArraySpool, Dump, DumpTensor, StoredArray, count_tensor_rows, open_dump
@@ -437,7 +437,7 @@ class NetworkRun(IndexedRunSource):
 
     def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
         if self._runner is None:
-            self._runner = load_adaptive_runner(self._backend, self._model, self._samples, optimize=False)
+            self._runner = AdaptiveRunner(self._backend, self._model, self._samples, optimize=False)
         types = {info.name: info.dtype for info in self._runner.inputs}
         feed = self._samples.read_feed(feed_index)
         feed = {name: array.astype(types[name], copy=False) for name, array in feed.items() if name in types}

@@ -26,7 +26,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from trt_tui.core.calibration.tensor_collection import REMEDY, find_first_non_finite_value
-from trt_tui.core.data.adaptive_runner import AdaptiveRunner, OutputJoin, load_adaptive_runner
+from trt_tui.core.data.adaptive_runner import AdaptiveRunner, OutputJoin
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.data.samples import SamplePosition, Samples
 from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
@@ -314,9 +314,9 @@ class GatedGraphLoader:
 
         Args:
             build_graph: A function that builds the graph in the current form.
-            on_mode_change: Callback of `load_adaptive_runner`.
+            on_mode_change: Callback of `AdaptiveRunner`.
             allow_data_gates: False for a graph whose gates are control flow in every form.
-            output_joins: The joins of `load_adaptive_runner`.
+            output_joins: The joins of `AdaptiveRunner`.
             few_executions: True if the graph will be executed only a few times.
 
         Raises:
@@ -346,7 +346,7 @@ class GatedGraphLoader:
         optimize = not (has_data_gates and has_small_layers)  # for small layers it takes longer than it saves
         if has_small_layers:
             collect_garbage_and_trim_memory()
-        runner = load_adaptive_runner(
+        runner = AdaptiveRunner(
             backend,
             graph.model,
             self._samples,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.tensor_files import DUMP_FORMATS, DUMP_SUFFIXES, PICKLE_SUFFIXES, split_dump_spec
 from trt_tui.core.engines.inspector import KernelResult, decode_kernel_result
@@ -105,7 +105,7 @@ def measure_engine_errors(
     tensor_names = list(dict.fromkeys(tensors_by_group.values()))
     if not tensor_names:
         return
-    with load_adaptive_runner(
+    with AdaptiveRunner(
         analysis.backend,
         extract_subgraph_of_outputs(network.model, tensor_names),
         samples,

@@ -35,7 +35,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.calibration.tensor_collection import CollectedTensor, RunProgress, collect_tensors
-from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.data.samples import Samples, can_mix_samples, mix_samples_into_batches
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.network_rewrite import EditedConstants, compute_weight_edits_digest
@@ -707,7 +707,7 @@ def _collect_outputs(
     model: ir.Model, names: Sequence[str], samples: Samples, backend: Backend, steps: StepProgress | None
 ) -> list[dict[str, np.ndarray]]:
     results = []
-    with load_adaptive_runner(backend, model, samples, low_memory=True) as runner:
+    with AdaptiveRunner(backend, model, samples, low_memory=True) as runner:
         for index in range(len(samples)):
             outputs = runner.run(samples.read_feed(index))
             results.append({name: np.asarray(outputs[name]) for name in names})

@@ -258,9 +258,12 @@ class ConstantValues:
             raise InputError(title, error.cause or error.title, next_step) from None
 
     def _run_constant_expressions(self, backend: Backend, tensor_names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Computes constant tensors from the stored ones."""
         if not tensor_names:
             return {}
-        with backend.load(self._build_expression_model(tensor_names)) as runner:
+        model = extract_subgraph_of_outputs(self._model, tensor_names)
+        model.graph.inputs.clear()
+        with backend.load(model) as runner:
             return {name: np.asarray(array) for name, array in runner.run({}, tensor_names).items()}
 
     def _list_constant_expressions(self) -> list[str]:
@@ -274,9 +277,3 @@ class ConstantValues:
             if name in graph.constant_tensors
         )
         return [name for name in read_constants if graph.is_fp32(name) and stored_tensor(graph.ir_value(name)) is None]
-
-    def _build_expression_model(self, tensor_names: Sequence[str]) -> ir.Model:
-        """Builds a model that computes constant tensors from the stored ones."""
-        model = extract_subgraph_of_outputs(self._model, tensor_names)
-        model.graph.inputs.clear()
-        return model

@@ -375,8 +375,6 @@ def _make_unique_label(label: str, taken_labels: set[str]) -> str:
 
 def _make_labels_unique(rows: list[Row]) -> list[Row]:
     """Returns rows whose labels differ from each other. Labels of scopes are not changed."""
-    if len({row.label for row in rows}) == len(rows):
-        return rows
     taken_names = {row.label for row in rows if isinstance(row, Scope)}
     return [
         row

@@ -33,10 +33,7 @@ def assign_node_names(graph: ir.Graph) -> None:
 
 
 def value_name(value: ir.Value) -> str:
-    """Returns the name of an ONNX value. Every value that is read in an opened or lowered network has a name.
-
-    Every value that is read in an opened or lowered network has a name.
-    """
+    """Returns the name of an ONNX value. Every value that is read in an opened or lowered network has a name."""
     assert value.name is not None
     return value.name
 
@@ -134,10 +131,7 @@ def prune_model(model: ir.Model) -> None:
 
 
 def add_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
-    """Returns a copy of the model with the named tensors as additional outputs; the model itself if no tensor is named.
-
-    Returns the model itself if ``tensor_names`` is empty.
-    """
+    """Returns a copy of the model with the named tensors as additional outputs; the model itself if no tensor is named."""
     if not tensor_names:
         return model
     model = model.clone()

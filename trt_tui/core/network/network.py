@@ -19,7 +19,7 @@ from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.index_paths import find_groups_computing_indices
 from trt_tui.core.network.inference import check_constant_growth, infer_plugin_types
-from trt_tui.core.network.known_defects import find_known_issues
+from trt_tui.core.network.known_defects import find_defect_sites, find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding, ReferenceWeights, Shape
 from trt_tui.core.network.opening import OpenedModel, open_model, quantized_weights_note
 from trt_tui.core.network.operators import plugin_note
@@ -94,19 +94,16 @@ class Network(NetworkOutline):
         )
         self.source_model = opened_model.source_model
         groups = build_fusion_groups(graph) if groups is None else tuple(groups)
+        qdq_findings: tuple[QdqFinding, ...] | None = None
+        qdq_candidates: tuple[QdqFinding, ...] = ()
         if self.source_model is not None:
+            # Imported late, because the process of the user interface loads this module too, and opens no network.
+            from trt_tui.core.network.qdq.check import find_qdq_findings, qdq_note_lines
+
             groups = tuple(
                 replace(group, file_precision=self.source_model.find_file_precision(group, graph.by_name))
                 for group in groups
             )
-        # Imported late, because the process of the user interface loads this module too, and opens no network.
-        from trt_tui.core.network.known_defects import find_defect_sites
-
-        qdq_findings: tuple[QdqFinding, ...] | None = None
-        qdq_candidates: tuple[QdqFinding, ...] = ()
-        if self.source_model is not None:
-            from trt_tui.core.network.qdq.check import find_qdq_findings, qdq_note_lines
-
             qdq_findings, qdq_candidates = find_qdq_findings(graph, groups, self.source_model)
             notes = (*notes, *qdq_note_lines(qdq_findings or ()))
         output_tensors = {group.final_tensor for group in groups} | {

@@ -232,7 +232,7 @@ class _StructureCheck:
     def _check_function(self, function: onnx.FunctionProto, opsets: dict[str, int]) -> None:
         location = f"local function {function.name}"
         self._check_names_are_utf8(location, function.name, function.domain, *function.output, *function.attribute)
-        tensor_names = self._collect_initial_names(location, (), (), function.input)
+        tensor_names = self._collect_initial_names(location, function.input, ())
         self._check_nodes(
             function.node, tensor_names, [], {**opsets, **_opset_by_domain(function.opset_import)}, in_function=True
         )
@@ -260,7 +260,7 @@ class _StructureCheck:
         for tensor in graph.initializer:
             self._check_tensor(tensor, f"initializer {tensor.name or '(unnamed)'}")
         initializers = [tensor.name for tensor in graph.initializer]
-        tensor_names = self._collect_initial_names(location, [value.name for value in graph.input], initializers, ())
+        tensor_names = self._collect_initial_names(location, [value.name for value in graph.input], initializers)
         _drop_unsupported_value_infos(graph.value_info)
         for value in (*graph.input, *graph.output, *graph.value_info):
             self._check_names_are_utf8(location, value.name)
@@ -270,20 +270,18 @@ class _StructureCheck:
             if value.name not in tensor_names and not any(value.name in names for names in outer_names):
                 raise self._damaged_file_error(f"no node computes output {value.name or '(unnamed)'} of {location}")
 
-    def _collect_initial_names(
-        self, location: str, inputs: Sequence[str], initializers: Sequence[str], parameters: Sequence[str]
-    ) -> set[str]:
+    def _collect_initial_names(self, location: str, inputs: Sequence[str], initializers: Sequence[str]) -> set[str]:
         """Returns the names of the tensors that exist before the first node. Old files also list initializers as
         inputs.
         """
-        for names, kind in ((inputs, "input"), (initializers, "initializer"), (parameters, "input")):
+        for names, kind in ((inputs, "input"), (initializers, "initializer")):
             repeated_name = _find_repeated_name(names)
             if repeated_name is not None:
                 raise self._damaged_file_error(f"{kind} {repeated_name} of {location} occurs twice")
             if "" in names:
                 raise self._damaged_file_error(f"an {kind} of {location} has no name")
             self._check_names_are_utf8(location, *names)
-        return {*inputs, *initializers, *parameters}
+        return {*inputs, *initializers}
 
     def _check_nodes(
         self,
