@@ -17,7 +17,7 @@ import hashlib
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -552,18 +552,18 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
     }
     config = move_applier.apply_moves(defaults)
 
-    def compute_network_sha256() -> str:
-        return _network_sha256(network) if sha256 is None else sha256
+    def is_made_for_other_weights() -> bool:
+        """Returns True if the config was made for other weights. False if either hash is missing."""
+        return bool(file.model.sha256) and (_network_sha256(network) if sha256 is None else sha256) not in (
+            "",
+            file.model.sha256,
+        )
 
-    if (
-        file.model.weights_of
-        and _has_only_quantized_weights(network)
-        and _is_made_for_other_weights(file.model.sha256, compute_network_sha256)
-    ):
+    if file.model.weights_of and _has_only_quantized_weights(network) and is_made_for_other_weights():
         _check_missing_weights(path.name, file.model, network, config, force, move_applier)
     is_stale = bool(
         ranges or any(move.has_measured_values for move in config.moves.values()) or config.range_moves
-    ) and (has_other_structure or _is_made_for_other_weights(file.model.sha256, compute_network_sha256))
+    ) and (has_other_structure or is_made_for_other_weights())
     if is_stale:
         config = config.without_measured_moves()
         hint = (
@@ -658,11 +658,6 @@ def _check_version(record: Mapping[str, Any], file_name: str) -> int:
             "Update trt-tui, or export the config again with this one.",
         )
     return version
-
-
-def _is_made_for_other_weights(config_sha256: str, compute_network_sha256: Callable[[], str]) -> bool:
-    """Returns True if a config was made for other weights. False if either hash is missing."""
-    return bool(config_sha256) and compute_network_sha256() not in ("", config_sha256)
 
 
 # -- check against the network ------------------------------------------------------------------------------------
