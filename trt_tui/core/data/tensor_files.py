@@ -255,12 +255,6 @@ def _array_title(name: str) -> str:
     return f"array '{name}'" if name else "an array"
 
 
-def read_npy_bytes(npy_bytes: bytes) -> np.ndarray:
-    """Reads an array from the bytes of an ``.npy``. Raises the errors of `read_npy_header`."""
-    header = read_npy_header(io.BytesIO(npy_bytes), len(npy_bytes), "")
-    return header.build_array(npy_bytes[header.offset :])
-
-
 def open_npz(path: Path, source_title: str) -> DataPart:
     """Opens the arrays of an npz file without reading their values.
 
@@ -444,7 +438,9 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
     """
     try:
         if isinstance(base64_text, str):
-            return _make_in_memory_array(read_npy_bytes(base64.b64decode(base64_text, validate=True)))
+            npy_bytes = base64.b64decode(base64_text, validate=True)
+            header = read_npy_header(io.BytesIO(npy_bytes), len(npy_bytes), "")
+            return _make_in_memory_array(header.build_array(npy_bytes[header.offset :]))
         start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
         head = base64.b64decode(start[: len(start) // 4 * 4], validate=True)
         ending = b"".join(FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4).iterate_blocks())
@@ -506,19 +502,14 @@ def write_polygraphy_inputs(stream: BinaryIO, feeds: Iterable[Mapping[str, np.nd
 
 
 def _write_array(stream: BinaryIO, array: np.ndarray) -> None:
-    stream.write(b'{"array": "')
-    for piece in _encode_base64(array):
-        stream.write(piece)
-    stream.write(b'", "polygraphy_class": "ndarray"}')
-
-
-def _encode_base64(array: np.ndarray) -> Iterator[bytes]:
-    """Yields an array as an ``.npy`` in base64, in pieces."""
+    """Writes an array as an ``.npy`` in base64, in pieces."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
     data = buffer.getbuffer()
+    stream.write(b'{"array": "')
     for start in range(0, len(data), _PIECE_BYTES):
-        yield base64.b64encode(data[start : start + _PIECE_BYTES])
+        stream.write(base64.b64encode(data[start : start + _PIECE_BYTES]))
+    stream.write(b'", "polygraphy_class": "ndarray"}')
 
 
 DUMP_FORMATS = (
@@ -635,11 +626,7 @@ def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[
     if file.suffix.lower() == ".npz":
         return {"": [open_npz(file, source_title).arrays]}
     if file.suffix.lower() != ".json":
-        raise InputError(
-            f"{source_title} is not a dump of tensors",
-            f"its name ends in {file.suffix or 'nothing'}",
-            f"Give {DUMP_FORMATS}.",
-        )
+        raise _not_a_dump_error(source_title, f"its name ends in {file.suffix or 'nothing'}")
     with convert_damaged_file_errors(source_title):
         value = read_lazy_json(file, source_title)
     runs = value.get("lst") if isinstance(value, dict) and polygraphy_object_kind(value) == "RunResults" else None
@@ -870,8 +857,7 @@ def _read_script_parts(
     user_function: UserFunction, sample_limit: int | None, warnings: list[str]
 ) -> Iterator[DataPart]:
     spool = ArraySpool()
-    feeds = user_function.iterate_results()
-    for feed_index, feed in enumerate(feeds):
+    for feed_index, feed in enumerate(user_function.iterate_results()):
         if sample_limit is None and feed_index == MAX_SCRIPT_FEEDS:
             warnings.append(f"{user_function} gave over {MAX_SCRIPT_FEEDS} feeds; the rest is ignored")
             return

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from trt_tui.core.engines.inspector import ADDED_NODE_SUFFIX, FUSED_REGION_PATTERN, LayerFinder
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -133,9 +134,7 @@ def unrequested_precisions_text(unrequested_precisions: Mapping[str, Precision])
 
 
 def _groups_by_precision_text(precisions: Mapping[str, Precision], preposition: str) -> str:
-    by_precision: dict[Precision, list[str]] = {}
-    for group, precision in precisions.items():
-        by_precision.setdefault(precision, []).append(group)
+    by_precision = collect_by_key((precision, group) for group, precision in precisions.items())
     return "; ".join(
         f"{name_list_text(groups, _MAX_LISTED_GROUPS)} {preposition} {precision.label}"
         for precision, groups in by_precision.items()

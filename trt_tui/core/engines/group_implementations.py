@@ -24,6 +24,7 @@ from trt_tui.core.lowering.rulebook import VALUE_PRESERVING
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.fusion.attention import VALUES_ROLE
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.network.operators import COPIES
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -96,17 +97,16 @@ class _ImplementationFinder:
             layer for layer in engine_report.layers if layer.kind in (REFORMAT, QDQ) and not layer.is_constant
         ]
         self.has_named_reformats = any(layer.name.startswith("Reformatting ") for layer in self.reformat_layers)
-        self.layers_by_node: dict[str, list[EngineLayer]] = {}
-        for layer in engine_report.layers:
-            if layer.kind == COMPUTE:
-                for node in layer.network_layers:
-                    self.layers_by_node.setdefault(node, []).append(layer)
+        self.layers_by_node = collect_by_key(
+            (node, layer) for layer in engine_report.layers if layer.kind == COMPUTE for node in layer.network_layers
+        )
         self.group_by_node = {node: group.name for group in network.groups for node in group.main_layers}
         self.engine_layers_by_group = {group.name: self._find_engine_layers(group) for group in network.groups}
-        self.groups_by_kernel: dict[int, list[str]] = {}
-        for group in network.groups:
-            for layer in _select_precision_deciding_layers(self.engine_layers_by_group[group.name]):
-                self.groups_by_kernel.setdefault(id(layer), []).append(group.name)
+        self.groups_by_kernel = collect_by_key(
+            (id(layer), group.name)
+            for group in network.groups
+            for layer in _select_precision_deciding_layers(self.engine_layers_by_group[group.name])
+        )
 
     def _find_engine_layers(self, group: FusionGroup) -> list[EngineLayer]:
         engine_layers = _remove_duplicate_layers(

@@ -26,6 +26,7 @@ from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES
 from trt_tui.core.moves.config import BarrierMove, KeepRuleMove, PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.move import Move
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.network.network import Network
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
@@ -118,10 +119,10 @@ def omission_record(
     lines: list[str] = []
     move_classes: tuple[type[Move], ...] = (*ZERO_COST_MOVE_CLASSES, BarrierMove)
     for kind in move_classes:
-        subjects_by_note: dict[str, list[str]] = {}
         moves = config.get_moves(kind)
-        for subject in kind.subject_kind.sort_subjects(network, moves):
-            subjects_by_note.setdefault(moves[subject].row_note, []).append(subject)
+        subjects_by_note = collect_by_key(
+            (moves[subject].row_note, subject) for subject in kind.subject_kind.sort_subjects(network, moves)
+        )
         lines += [
             f"{note}, which {network_file} contains and this file cannot express: {name_list_text(names, 3)}"
             for note, names in subjects_by_note.items()

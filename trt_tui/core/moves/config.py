@@ -42,6 +42,7 @@ from trt_tui.core.moves.move import (
     sort_names_in_order,
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.precision import DEFAULT_STEPS, Precision, precision_rank
 from trt_tui.core.quantized_types import MAX_AMAX, QUANTIZED_TYPES
 from trt_tui.errors import InputError
@@ -393,12 +394,12 @@ class PrecisionConfig(DefaultPrecisions):
     @cached_property
     def comparison_key(self) -> tuple[object, ...]:
         """A key that is equal for configs that lower to the same networks. The origins of moves are not part of it."""
-        effects_by_kind: dict[str, list[tuple[str, object]]] = {PrecisionMove.kind: [], RangeMove.kind: []}
-        for (kind, subject), move in sorted(self.moves.items(), key=lambda item: item[0]):
-            effects_by_kind.setdefault(kind, []).append((subject, move.equivalence_key))
+        effects_by_kind = collect_by_key(
+            (kind, (subject, move.equivalence_key))
+            for (kind, subject), move in sorted(self.moves.items(), key=lambda item: item[0])
+        )
         precision_effects, range_effects = (
-            tuple(effects_by_kind.pop(PrecisionMove.kind)),
-            tuple(effects_by_kind.pop(RangeMove.kind)),
+            tuple(effects_by_kind.pop(kind, ())) for kind in (PrecisionMove.kind, RangeMove.kind)
         )
         other_effects = tuple((kind, tuple(effects)) for kind, effects in effects_by_kind.items())
         return (self.quantized.value, self.other.value, self.tf32, precision_effects, range_effects, *other_effects)
@@ -564,10 +565,11 @@ class PrecisionConfig(DefaultPrecisions):
         """Returns the reasons why moves may change the FP32 results for values unlike the samples, as sentences without
         a full stop. Each reason names the groups of its moves.
         """
-        subjects_by_text: dict[str, list[str]] = {}
-        for (_, subject), move in self.moves.items():
-            if text := move.fp32_difference_reason(network, subject):
-                subjects_by_text.setdefault(text, []).append(subject)
+        subjects_by_text = collect_by_key(
+            (text, subject)
+            for (_, subject), move in self.moves.items()
+            if (text := move.fp32_difference_reason(network, subject))
+        )
         return [f"{text} ({name_list_text(subjects, 2)})" for text, subjects in subjects_by_text.items()]
 
     # -- precisions -----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import numpy as np
 
 from trt_tui.core.moves.move import GROUP_SUBJECTS, ConstantEdit, DefaultPrecisions, Move
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.network.zero_cost_support import (
     AttentionScale,
     ChannelScaling,
@@ -352,9 +353,7 @@ def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray) -> dict[Por
     A weight that both reads and produces channels of the set is multiplied along its inputs and divided along its
     outputs.
     """
-    constants_by_port: dict[Port, list[ScaledConstant]] = {}
-    for constant in (*scaling.producers, *scaling.readers):
-        constants_by_port.setdefault(constant.port, []).append(constant)
+    constants_by_port = collect_by_key((constant.port, constant) for constant in (*scaling.producers, *scaling.readers))
     return {
         port: ConstantEdit(partial(_divide_channels, factors, constants))
         for port, constants in constants_by_port.items()

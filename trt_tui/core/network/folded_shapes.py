@@ -134,9 +134,17 @@ def _fold_shape_layers(
     Args:
         folded_values: Receives the values of the folded tensors, by name.
     """
+    stored_tensors = {tensor.name: tensor for tensor in graph.initializer}
+    stored_tensors.update(
+        (node.output[0], attribute.t)
+        for node in graph.node
+        if node.op_type == "Constant" and not node.domain
+        for attribute in node.attribute
+        if attribute.name == "value"
+    )
     values = {
-        tensor.name: onnx.numpy_helper.to_array(tensor)
-        for tensor in graph.initializer
+        name: onnx.numpy_helper.to_array(tensor)
+        for name, tensor in stored_tensors.items()
         if tensor.data_type == onnx.TensorProto.INT64 and int(np.prod(tensor.dims)) <= _MAX_SHAPE_ELEMENTS
     }
     kept_nodes = []
@@ -146,11 +154,9 @@ def _fold_shape_layers(
             values[node.output[0]] = value
         if value is None or np.isnan(value.astype(np.float64)).any():
             kept_nodes.append(node)
-        elif node.op_type != "Constant":
+        else:
             folded_values[node.output[0]] = value
             graph.initializer.append(onnx.numpy_helper.from_array(value.astype(np.int64), node.output[0]))
-        else:
-            kept_nodes.append(node)
     if len(kept_nodes) < len(graph.node):
         del graph.node[:]
         graph.node.extend(kept_nodes)
@@ -163,15 +169,6 @@ def _evaluate_shape_node(
     if node.domain or len(node.output) != 1:
         return None
     attributes: dict[str, Any] = {attr.name: onnx.helper.get_attribute_value(attr) for attr in node.attribute}
-    if node.op_type == "Constant":
-        tensor = attributes.get("value")
-        if (
-            tensor is None
-            or tensor.data_type != onnx.TensorProto.INT64
-            or int(np.prod(tensor.dims)) > _MAX_SHAPE_ELEMENTS
-        ):
-            return None
-        return onnx.numpy_helper.to_array(tensor)
     if node.op_type == "Shape":
         shape = shapes.get(node.input[0])
         sizes = None if shape is None else [size if isinstance(size, int) else np.nan for size in shape]

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Layer, LayerKind, Shape
-from trt_tui.core.network.model_editing import extract_subgraph_of_outputs
+from trt_tui.core.network.model_editing import collect_by_key, extract_subgraph_of_outputs
 from trt_tui.core.network.operators import RUNTIME_ONLY_OPERATORS, is_plugin
 from trt_tui.core.network.opset_conversion import detach_big_weights
 from trt_tui.core.network.structure_check import get_onnx_schema
@@ -195,10 +195,11 @@ def _iterate_values_of_same_type(node: ir.Node, opset: int) -> Iterator[tuple[ir
     if node.domain or not onnx.defs.has(node.op_type):
         return
     inputs, outputs, type_by_parameter = _find_type_parameters(node.op_type, opset, len(node.inputs), len(node.outputs))
-    values_by_parameter: dict[str, list[ir.Value]] = {}
-    for name, value in (*zip(inputs, node.inputs, strict=True), *zip(outputs, node.outputs, strict=True)):
-        if name and value is not None:
-            values_by_parameter.setdefault(name, []).append(value)
+    values_by_parameter = collect_by_key(
+        (name, value)
+        for name, value in (*zip(inputs, node.inputs, strict=True), *zip(outputs, node.outputs, strict=True))
+        if name and value is not None
+    )
     for name, values in values_by_parameter.items():
         yield type_by_parameter.get(name), values
 

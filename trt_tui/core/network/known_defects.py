@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import DefectSite, FusionGroup, Layer, NetworkOutline
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.network.opset_conversion import CUBIC_GRID_NEXT_STEP
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -495,10 +496,11 @@ def find_defect_sites(
     Args:
         linear_grid_samples: The GridSamples whose mode linear was removed when the file was opened.
     """
-    attentions: dict[str, list[str]] = {}
-    for group in groups:
-        if group.attention and group.attention_role in ("QK", "Softmax", "PV"):
-            attentions.setdefault(group.attention, []).append(group.name)
+    attentions = collect_by_key(
+        (group.attention, group.name)
+        for group in groups
+        if group.attention and group.attention_role in ("QK", "Softmax", "PV")
+    )
     sites = [_build_defect_site(LINEAR_GRID_KEY, groups, name) for name in linear_grid_samples if name in graph.by_name]
     for key, defect in KNOWN_DEFECTS.items():
         if defect.operators == ATTENTION:

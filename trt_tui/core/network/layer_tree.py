@@ -25,6 +25,7 @@ from itertools import accumulate
 from typing import Any, TypeAlias
 
 from trt_tui.core.network.layers import IRRELEVANT_KINDS, FusionGroup, Layer, NetworkOutline, Shape
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import table_lines
@@ -291,10 +292,11 @@ def build_scope_tree(layers: Sequence[Layer], groups: Sequence[FusionGroup]) -> 
 
 def _move_attention_into_own_scopes(placed_rows: Sequence[_PlacedRow]) -> list[_PlacedRow]:
     """Moves the groups of each attention into a new scope inside their innermost common scope."""
-    scopes_by_attention: dict[str, list[tuple[str, ...]]] = {}
-    for _, scope, _, _, group_or_layer in placed_rows:
-        if isinstance(group_or_layer, FusionGroup) and group_or_layer.attention:
-            scopes_by_attention.setdefault(group_or_layer.attention, []).append(scope)
+    scopes_by_attention = collect_by_key(
+        (group_or_layer.attention, scope)
+        for _, scope, _, _, group_or_layer in placed_rows
+        if isinstance(group_or_layer, FusionGroup) and group_or_layer.attention
+    )
     taken_names: set[str] = set()
     attention_scopes = {}
     for attention, group_scopes in scopes_by_attention.items():
@@ -512,12 +514,11 @@ def find_repeated_blocks(scope_tree: Scope) -> BlockMatrix | None:
     network may have several families, such as stages and the blocks in them. The result is the family with the largest
     and densest coverage of groups. Among equals, it is the one with the fewest rows and columns.
     """
-    families: dict[str, list[Scope]] = {}
-    for _, row in iterate_rows_with_depth(scope_tree):
-        if isinstance(row, Scope) and 1 < len(row.groups) <= _MAX_ROLES:
-            pattern = _DIGITS.sub("#", row.path)
-            if pattern != row.path:
-                families.setdefault(pattern, []).append(row)
+    families = collect_by_key(
+        (_DIGITS.sub("#", row.path), row)
+        for _, row in iterate_rows_with_depth(scope_tree)
+        if isinstance(row, Scope) and 1 < len(row.groups) <= _MAX_ROLES and _DIGITS.search(row.path)
+    )
     best_score: tuple[float, int] | None = None
     best_family: tuple[list[Scope], dict[str, str], list[dict[str, str]]] | None = None
     for scopes in families.values():

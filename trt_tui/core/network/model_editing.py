@@ -65,6 +65,15 @@ class FreshNames:
 
 
 T = TypeVar("T", bound=Hashable)
+V = TypeVar("V")
+
+
+def collect_by_key(pairs: Iterable[tuple[T, V]]) -> dict[T, list[V]]:
+    """Returns the values of pairs (key, value) by key. Keys and values are in the order of the pairs."""
+    values_by_key: dict[T, list[V]] = {}
+    for key, value in pairs:
+        values_by_key.setdefault(key, []).append(value)
+    return values_by_key
 
 
 def iterate_reachable(starts: Iterable[T], find_next: Callable[[T], Iterable[T]]) -> Iterator[T]:

@@ -29,7 +29,7 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-from trt_tui.core.network.model_editing import list_subgraphs
+from trt_tui.core.network.model_editing import collect_by_key, list_subgraphs
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT8
 from trt_tui.errors import InputError
@@ -390,10 +390,7 @@ def unsupported_operator_reason(node: ir.Node) -> str:
 def unsupported_operator_notes(nodes: Iterable[ir.Node]) -> list[str]:
     """Returns notes for users on operators without TensorRT support, one sentence for each domain and each form."""
     nodes = tuple(nodes)
-    nodes_by_domain: dict[str, list[ir.Node]] = {}
-    for node in nodes:
-        if unsupported_operator_reason(node):
-            nodes_by_domain.setdefault(node.domain, []).append(node)
+    nodes_by_domain = collect_by_key((node.domain, node) for node in nodes if unsupported_operator_reason(node))
     notes = []
     for domain, affected_nodes in nodes_by_domain.items():
         operators = name_list_text(list(dict.fromkeys(node.op_type for node in affected_nodes)))
@@ -406,10 +403,7 @@ def unsupported_operator_notes(nodes: Iterable[ir.Node]) -> list[str]:
             f"{operators}{domain_text} ({affected_nodes[0].name}{others_text}), so that without a plugin of that name "
             f"no engine can be built from this network: {_workaround_text(domain)}."
         )
-    nodes_by_form: dict[str, list[ir.Node]] = {}
-    for node in nodes:
-        if form := operator_form_refusal_reason(node):
-            nodes_by_form.setdefault(form, []).append(node)
+    nodes_by_form = collect_by_key((form, node) for node in nodes if (form := operator_form_refusal_reason(node)))
     return notes + [
         f"TensorRT-RTX 1.7 refuses "
         f"{form} ({name_list_text([refused_node.name or '' for refused_node in affected_nodes], max_count=2)}): the "
