@@ -193,21 +193,6 @@ def get_own_worker_environment() -> WorkerEnvironment:
     return get_worker_environment(get_simulation_backend())
 
 
-def list_environment_differences(
-    environment: WorkerEnvironment, other_environment: WorkerEnvironment, names: Iterable[str]
-) -> list[str]:
-    """Returns a text about each difference between the environment of this process and another one.
-
-    Args:
-        names: The names of the versions to compare.
-    """
-    return [
-        f"{name} {other_environment[name] or 'none'}, here {environment[name] or 'none'}"
-        for name in names
-        if environment[name] != other_environment[name]
-    ]
-
-
 class WorkerWorkspace:
     """The workspace of a worker.
 
@@ -717,10 +702,14 @@ class ClusterWorkerPool:
         """Checks a worker, sends the files that it lacks, and opens the workspace there."""
         try:
             environment = self._call_on_worker(handle, get_own_worker_environment)
-            if differences := list_environment_differences(self._environment, environment, SIMULATION_SOFTWARE):
-                raise TrtTuiError(f"it has {'; '.join(differences)}")
-            differences = list_environment_differences(self._environment, environment, environment)
-            handle.engine_refusal_reason = "; ".join(differences)
+            differences = {
+                name: f"{name} {environment[name] or 'none'}, here {version or 'none'}"
+                for name, version in self._environment.items()
+                if environment[name] != version
+            }
+            if simulated := [differences[name] for name in SIMULATION_SOFTWARE if name in differences]:
+                raise TrtTuiError(f"it has {'; '.join(simulated)}")
+            handle.engine_refusal_reason = "; ".join(differences.values())
             workspace = self._submit_to_worker(handle, WorkerWorkspace, handle.manifest)
             for number in self._call_on_worker(handle, WorkerWorkspace.list_missing_files, workspace):
                 _, (_, size_bytes, *_) = handle.manifest.files[number]
