@@ -78,7 +78,7 @@ class OverlayScreen(Screen[Any]):
     first answer to the topmost dialog counts.
     """
 
-    BINDINGS = bind_keys(close="close")
+    BINDINGS = bind_keys(close="dismiss")
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
         """Closes the screen with a result, unless another dialog is open over it."""
@@ -93,10 +93,6 @@ class OverlayScreen(Screen[Any]):
 
     def update_lines(self) -> None:
         """Draws the newest contents for the current size; a screen whose contents are fixed draws nothing."""
-
-    def action_close(self) -> None:
-        """Closes the screen without a result."""
-        self.dismiss(None)
 
     def on_mouse_scroll_down(self) -> None:
         self.scroll_by_wheel(WHEEL_LINES)
@@ -166,7 +162,7 @@ class ErrorDialog(ScrollingDialog):
     The result is True if the user opens the log.
     """
 
-    BINDINGS = bind_keys(quit="close", open="close", copy="copy", log="log")
+    BINDINGS = bind_keys(quit="dismiss", open="dismiss", copy="copy", log="dismiss(True)")
 
     def __init__(self, title: str, cause: str = "", next_step: str = "") -> None:
         super().__init__()
@@ -193,22 +189,15 @@ class ErrorDialog(ScrollingDialog):
         self.app.copy_to_clipboard("\n".join(part for part in self.texts if part))
         self.query_one(KeyHints).show_keys(self._key_hint_template("copied"))
 
-    def action_log(self) -> None:
-        """Closes the dialog with the request to show the log."""
-        self.dismiss(True)
-
 
 class ConfirmDialog(Dialog):
     """A dialog with a question that the user answers with y or n. Its result is True for yes, None for no."""
 
-    BINDINGS = bind_keys(quit="close", yes="yes", no="close")
+    BINDINGS = bind_keys(quit="dismiss", yes="dismiss(True)", no="dismiss")
 
     def __init__(self, question: str, yes_text: str = "yes", no_text: str = "no") -> None:
         super().__init__()
         self.heading, self.key_hints = question, f"{{yes}} {yes_text}  {{no}} {no_text}"
-
-    def action_yes(self) -> None:
-        self.dismiss(True)
 
 
 @dataclass(frozen=True)
@@ -253,7 +242,7 @@ class Picker(Dialog):
             and optional columns are left out.
     """
 
-    BINDINGS = bind_keys(quit="close")
+    BINDINGS = bind_keys(quit="dismiss")
 
     def __init__(
         self, title: str, items: Sequence[PickerItem], chosen_value: object = None, columns: Sequence[Column] = ()
@@ -427,7 +416,7 @@ class TextPage(ScrollingDialog):
     """
 
     box_classes, key_hints = "page", "{up}{down} scroll  {close} close"
-    BINDINGS = bind_keys(quit="close")
+    BINDINGS = bind_keys(quit="dismiss")
 
     def __init__(self, title: str, build_lines: Callable[[int], list[Line]], starts_at_end: bool = False) -> None:
         super().__init__()

@@ -127,9 +127,9 @@ class ExplanationDialog(ScrollingDialog):
 
     box_classes = "explanation"
     BINDINGS = bind_keys(
-        quit="close",
-        explain="close",
-        open="close",
+        quit="dismiss",
+        explain="dismiss",
+        open="dismiss",
         left="move(-1, 0)",
         right="move(1, 0)",
         up="move(0, -1)",
@@ -173,7 +173,7 @@ class ConfigsPage(TablePage[PrecisionConfig]):
     """The page of all configs with their results. Its result is the config that the user chooses."""
 
     heading, key_hints = "Configs", "{open} selects it  {name} name  {close} close"
-    BINDINGS = bind_keys(quit="close", configs="close", name="name")
+    BINDINGS = bind_keys(quit="dismiss", configs="dismiss", name="name")
 
     def build_table(self, width: int) -> tuple[Line, list[tuple[PrecisionConfig, Line]]]:
         """Implements `TablePage.build_table`. The cursor is on the current config first."""
@@ -211,7 +211,7 @@ class JobsPage(TablePage[Job]):
     """
 
     heading, key_hints = "Jobs", "{stop} stops this one  {stop_all} all  {close} close"
-    BINDINGS = bind_keys(quit="close", jobs="close", stop="stop", stop_all="stop_all")
+    BINDINGS = bind_keys(quit="dismiss", jobs="dismiss", stop="stop", stop_all="stop_all")
 
     def __init__(self, session: Session, stop_jobs: Callable[[Sequence[Job]], None]) -> None:
         super().__init__(session)
@@ -243,7 +243,7 @@ class SessionsPage(TablePage[str]):
     """
 
     heading = "Sessions of this network"
-    BINDINGS = bind_keys(quit="close", sessions="close", delete_session="delete")
+    BINDINGS = bind_keys(quit="dismiss", sessions="dismiss", delete_session="delete")
 
     def __init__(self, session: Session, show_error: Callable[[InputError], None]) -> None:
         super().__init__(session)
@@ -454,7 +454,7 @@ class ScrolledPage(OverlayScreen):
     """
 
     BINDINGS = bind_keys(
-        quit="close",
+        quit="dismiss",
         page_down="scroll(0, 1)",
         page_up="scroll(0, -1)",
         first=f"scroll({-_MAX_SCROLL_LINES})",
