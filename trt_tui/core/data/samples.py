@@ -505,7 +505,7 @@ def _load_stored_samples(
         padding = BatchPadding(fixed_batch, stored_feeds.per_sample_array_names)
         count = feed_rows[-1].first_sample + feed_rows[-1].stop - feed_rows[-1].start
         warnings.append(
-            f"{counted_noun_text(count, 'sample')} are not a multiple of the network's fixed batch of {fixed_batch}: "
+            f"the number of samples, {count}, is not a multiple of the network's fixed batch of {fixed_batch}: "
             "the last batch is filled up with copies of its last sample, which no error and no metric counts"
         )
     return Samples(

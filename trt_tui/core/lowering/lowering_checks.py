@@ -122,7 +122,7 @@ def weak_typing_notes(network: NetworkOutline, precision_flags: Collection[Preci
     layers_text = subgraph_layers_text(network)
     flags_text = " and ".join(sorted(flag.label for flag in precision_flags))
     return (
-        (f"Not judged: {layers_text} run in {flags_text} as TensorRT likes, because they take no precision.",)
+        (f"Not judged: TensorRT chooses {flags_text} for {layers_text}, because control flow takes no precision.",)
         if layers_text and precision_flags
         else ()
     )

@@ -786,7 +786,7 @@ def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorSha
         unknown_reason=(
             f"its interval on {samples_text} is ±{100 * half:,.0f} points"
             if math.isfinite(half)
-            else f"{samples_text} are too few"
+            else f"{samples_text}, too few for an interval"
         ),
     )
 

@@ -72,7 +72,7 @@ from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, h
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Backend, ClosingContext, ExecutionMode, Runner
 from trt_tui.errors import InputError, OutOfMemoryError, RunFailedError
-from trt_tui.formatting import counted_noun_text, escape_hidden_characters, output_variation_text
+from trt_tui.formatting import escape_hidden_characters, output_variation_text
 
 MAX_ELEMENTS = 1 << 18
 """The maximum number of elements a sample. Of a larger sample, elements are drawn at random: all values are means over
@@ -865,7 +865,7 @@ def _refuse_tensors_without_sample_rows(network: Network, samples: Samples, tens
         if (network.shape(tensor) or (None,))[0] != batch_size:
             raise InputError(
                 f"{tensor} has no row for each sample of the batch",
-                f"{counted_noun_text(samples.total_sample_count, 'sample')} do not fill the network's fixed batch of "
+                f"the number of samples, {samples.total_sample_count}, is not a multiple of the network's fixed batch of "
                 f"{batch_size}, and copies of a sample would count at this tensor",
                 f"Give a multiple of {batch_size} samples (--samples), or judge another tensor.",
             )

@@ -69,7 +69,7 @@ def find_unsimulated_layer_caveats(network: NetworkOutline, config: PrecisionCon
         if is_lower_in_file
         else "as a strongly typed engine runs them; a weakly typed one may run them in lower precisions"
     )
-    return (Caveat("unsimulated layers", f"{layers_text} are simulated in FP32, {engines_text}"),)
+    return (Caveat("unsimulated layers", f"{layers_text}: simulated in FP32, {engines_text}"),)
 
 
 @dataclass(frozen=True)

@@ -805,7 +805,7 @@ class Search:
         if self.method_name != "auto":
             return self.method_name
         return (
-            "greedy with swaps, by the error that each layer causes alone"
+            "the worst first, then exchanges, by each layer's error alone"
             if self.expected_shares
             else "halving from both ends of the network: no values of its layers are known"
         )

@@ -58,7 +58,7 @@ class ConfigController(Presenter):
         change = change_text(self.session, before, self.session.history.state, titles, change_template)
         self._show_restored_state(f"{verb}: {change}")
 
-    do_undo = partialmethod(_restore_state, Session.undo, "undid", "{0} is {2} again")
+    do_undo = partialmethod(_restore_state, Session.undo, "undid", "{0}: {2} again")
     do_redo = partialmethod(_restore_state, Session.redo, "redone", "{0}: {1} → {2}")
 
     def do_sessions(self) -> None:
