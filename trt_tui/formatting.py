@@ -230,6 +230,11 @@ def add_decibel_unit(decibel_text: str) -> str:
     return f"{decibel_text} dB" if decibel_text[-1:].isdigit() else decibel_text
 
 
+def value_range_text(first: str, last: str) -> str:
+    """Returns two values as one text, such as ``19.2 to 20.6``; only one of them if both have the same digits."""
+    return first if first == last else f"{first} to {last}"
+
+
 def worst_sample_text(sample_name: object, sqnr_db: float | None, mark: str = SIMULATED_MARK) -> str:
     """Returns the lowest SQNR over the judged samples and the name of that sample as text: ``~8.1 #17``."""
     return f"{decibels_text(sqnr_db, nan=sqnr_db is None, mark=mark)} {sample_name}"

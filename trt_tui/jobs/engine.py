@@ -63,7 +63,7 @@ from trt_tui.core.network.operators import is_random
 from trt_tui.core.precision import Precision
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
 from trt_tui.files.writing import create_scratch_folder, write_file_atomically
-from trt_tui.formatting import add_decibel_unit, decibels_text, duration_text, name_list_text
+from trt_tui.formatting import add_decibel_unit, decibels_text, duration_text, name_list_text, value_range_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_for_export, ensure_ranges
@@ -506,7 +506,7 @@ def build_spread_caveat(results: Sequence[EngineResult]) -> Caveat | None:
     ]
     if len(sqnr_values) < 2 or min(sqnr_values) == max(sqnr_values):
         return None
-    ends = f"{decibels_text(min(sqnr_values), mark='')} to {add_decibel_unit(decibels_text(max(sqnr_values), mark=''))}"
+    ends = add_decibel_unit(value_range_text(*(decibels_text(end(sqnr_values), mark="") for end in (min, max))))
     return Caveat(
         "builds differ",
         f"{len(sqnr_values)} builds of this config differ by {max(sqnr_values) - min(sqnr_values):.1f} dB "

@@ -484,6 +484,10 @@ def test_every_guard_has_such_cases_and_says_what_it_lacks():
 
 def test_what_a_warning_says():
     assert "divided by 255" in said("unlike-inputs", CASES[0][1]).alarms[0].reason
+    uneven = MANY * np.geomspace(2, 8, len(MANY))[:, None, None, None]
+    reason = said("unlike-inputs", inputs(stats(uneven), stats(MANY))).alarms[0].reason
+    factor, first, second = map(float, re.findall(r"\d[\d.]*", reason.partition("(")[0]))
+    assert factor == pytest.approx(first / second, rel=0.02), reason
     assert "order of x" in said("unlike-inputs", CASES[1][1]).alarms[0].summary
     builder = next(case[1] for case in CASES if case[0] == "foreign-cache")
     assert not lacking(said("foreign-cache", builder).alarms[0].summary, "TensorRT 8.6.1", "10.16.1.2")

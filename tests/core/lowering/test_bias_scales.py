@@ -13,7 +13,7 @@ from trt_tui import demo
 from trt_tui.backends.onnxruntime import ExportedFileRunner
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.network_rewrite import EditedConstants
-from trt_tui.core.lowering.scales import raise_weight_scales_for_bias
+from trt_tui.core.lowering.scales import RaisedWeightScales, raise_weight_scales_for_bias
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, encode_vector
@@ -24,6 +24,13 @@ from trt_tui.core.precision import Precision
 FP16, FP32, INT8 = Precision.FP16, Precision.FP32, Precision.INT8
 DEAD = 3
 """The channel whose weights are tiny and whose bias is not, as a BatchNormalization leaves dead channels."""
+
+
+@pytest.mark.parametrize(("raised_db", "count"), [(41.62, 1), (38.0, 2)])
+def test_a_cost_below_the_printed_digits_is_no_change(raised_db, count):
+    scales = RaisedWeightScales("conv", (1,), np.array([0.5]), np.array([0.75]), (41.58, raised_db))
+    values = {"41.6", "38.0"} & set(scales.scale_change_text.split())
+    assert len(values) == count and scales.scale_change_text.count("41.6") == 1
 
 
 # -- the least scale ------------------------------------------------------------------------------------------------

@@ -433,8 +433,7 @@ def find_input_mismatches(facts: GuardFacts) -> Iterator[Alarm]:
     require_fact(facts.range_facts, "no layer needs a range")
     input_stats = require_fact(facts.input_stats or None, "no input of floats or bytes")
     for name, (calibration_stats, judged_stats) in input_stats.items():
-        difference = _describe_input_difference(calibration_stats, judged_stats)
-        if difference is not None:
+        if (difference := _describe_input_difference(calibration_stats, judged_stats)) is not None:
             quantity, explanation = difference
             yield (
                 f"calibration inputs differ from judged inputs: {quantity} of {escape_hidden_characters(name)}",
@@ -446,11 +445,9 @@ def find_input_mismatches(facts: GuardFacts) -> Iterator[Alarm]:
 
 def _input_stats_text(input_stats: InputStats) -> str:
     means = ", ".join(number_text(float(value) + 0.0) for value in input_stats.mean.mean(0)[:4])
-    std = math.sqrt(float(np.mean(np.square(input_stats.std))))
     return (
         f"{number_text(float(input_stats.minimum.min()) + 0.0)} to "
-        f"{number_text(float(input_stats.maximum.max()))}, mean {means}, "
-        f"std {number_text(std)}"
+        f"{number_text(float(input_stats.maximum.max()))}, mean {means}"
     )
 
 
@@ -459,13 +456,22 @@ def _describe_input_difference(calibration_stats: InputStats, judged_stats: Inpu
     varied = [bool(stats.maximum.max() > stats.minimum.min()) for stats in (calibration_stats, judged_stats)]
     if not all(varied):
         return None if not any(varied) else ("spread", "one is constant, the other is not")
-    for quantity, logs in (("spread", _compute_log_std_by_sample), ("reach", _compute_log_amax_by_sample)):
-        differences = _compare_column_means(*(logs(stats) for stats in (calibration_stats, judged_stats)))
+    for quantity, title, compute_logs in (
+        ("spread", "std", _compute_log_std_by_sample),
+        ("reach", "largest magnitude", _compute_log_amax_by_sample),
+    ):
+        logs = [compute_logs(stats) for stats in (calibration_stats, judged_stats)]
+        differences = _compare_column_means(*logs)
         if differences is not None and abs(differences[0][0]) >= math.log(MIN_SPREAD_RATIO) and differences[1].any():
             factor = math.exp(abs(differences[0][0]))
             side = "larger" if differences[0][0] > 0 else "smaller"
             by_255 = ", as where one is divided by 255 and the other is not" if 200 <= factor <= 325 else ""
-            return quantity, f"the calibration inputs are {number_text(factor)} times {side}{by_255}"
+            levels = " and ".join(number_text(math.exp(float(values.mean()))) for values in logs)
+            return (
+                quantity,
+                f"the calibration inputs are {number_text(factor)} times {side}{by_255}; the {title} of their samples "
+                f"and of judged ones is {levels} in the geometric mean",
+            )
     if calibration_stats.channel_count != judged_stats.channel_count:
         return None
     if _has_reversed_channels(calibration_stats, judged_stats):
@@ -778,9 +784,9 @@ def find_stale_ranges(facts: GuardFacts) -> Iterator[Alarm]:
     yield (
         f"{escape_hidden_characters(ranges.source_name)}: {len(mismatches)} of "
         f"{counted_noun_text(len(ranges.compared_tensors), 'range')} wrong by a factor of 2 or more",
-        f"{counted_noun_text(ranges.checked_samples, 'sample')} contradict them: {escape_hidden_characters(worst)} "
-        f"has {number_text(amax)}, and the samples need {number_text(expected_amax)}, as after another training or "
-        "preprocessing",
+        f"the values of {counted_noun_text(ranges.checked_samples, 'sample')} contradict them: "
+        f"{escape_hidden_characters(worst)} has {number_text(amax)}, and the samples need {number_text(expected_amax)}, "
+        "as after another training or preprocessing",
         _recalibration_text(ranges, "current samples"),
     )
 

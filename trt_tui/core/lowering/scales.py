@@ -291,11 +291,13 @@ class RaisedWeightScales:
             else "its one weight scale goes"
         )
         channel_text = "" if len(self.channels) < 2 else f" at channel {self.channels[worst]}"
-        original_db, raised_db = self.weight_sqnr_db
+        original_text, raised_text = (f"{value_db:.1f}" for value_db in self.weight_sqnr_db)
         cost = (
-            f"the SQNR of the weight goes from {original_db:.1f} to {raised_db:.1f} dB"
-            if math.isfinite(raised_db)
-            else "the weight stays exact"
+            "the weight stays exact"
+            if not math.isfinite(self.weight_sqnr_db[1])
+            else f"the SQNR of the weight goes from {original_text} to {raised_text} dB"
+            if original_text != raised_text
+            else f"the weight keeps its SQNR of {raised_text} dB"
         )
         return (
             f"{self.layer}: ONNX Runtime cannot quantize its bias under default options, so {scale_text} from "

@@ -47,6 +47,7 @@ from trt_tui.formatting import (
     milliseconds_text,
     mismatch_text,
     name_list_text,
+    value_range_text,
 )
 
 UNEXPLAINED_GAP_DB = 3.0
@@ -103,7 +104,7 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
     if engine_result.repeated_builds:
         spread = _sqnr_range_texts([build.worst_errors for build in engine_result.repeated_builds])
         times = [build.latency_ms[0] for build in engine_result.repeated_builds if build.latency_ms is not None]
-        spread += [f"{milliseconds_text(min(times))} to {milliseconds_text(max(times))}"] if times else []
+        spread += [value_range_text(milliseconds_text(min(times)), milliseconds_text(max(times)))] if times else []
         notes.append(f"built {len(engine_result.repeated_builds)} times: {', '.join(spread)}; the worst is shown")
         notes += _spread_between_builds_notes(engine_result)
     if engine_result.unequal_outputs:
@@ -130,7 +131,7 @@ def _sqnr_range_texts(errors_of_builds: Sequence[ErrorMetrics | None]) -> list[s
         low_text = low.sqnr_text("")
         if high.exact and not low.exact:
             low_text = add_decibel_unit(low_text)
-        texts.append("exact" if low.exact else f"{low_text} to {add_decibel_unit(high.sqnr_text(''))}")
+        texts.append("exact" if low.exact else add_decibel_unit(value_range_text(low_text, high.sqnr_text(""))))
     if nonfinite_count:
         texts.append(f"{nonfinite_count} with NaN or Inf")
     if unknown_count := len(errors_of_builds) - len(comparable) - nonfinite_count:
@@ -683,15 +684,15 @@ class QdqRemoval:
             else f"Took the Q/DQ of {count_text} out:"
         )
         parts = [
-            f"{self.kernels[0]} to {self.kernels[1]} kernels",
-            f"{self.conversions[0]} to {self.conversions[1]} conversions",
+            f"{value_range_text(*map(str, self.kernels))} kernels",
+            f"{value_range_text(*map(str, self.conversions))} conversions",
         ]
         if self.accuracies is not None:
             before, after = (accuracy.worst_errors for accuracy in self.accuracies)
             if before is not None and after is not None and before.mismatch is None and after.mismatch is None:
-                parts.append(f"{before.sqnr_text()} to {add_decibel_unit(after.sqnr_text())}")
+                parts.append(add_decibel_unit(value_range_text(before.sqnr_text(), after.sqnr_text())))
         if self.latencies_ms is not None:
-            parts.append(f"{milliseconds_text(self.latencies_ms[0])} to {milliseconds_text(self.latencies_ms[1])}")
+            parts.append(value_range_text(*map(milliseconds_text, self.latencies_ms)))
         return f"{text} {', '.join(parts)}"
 
     @property
