@@ -15,11 +15,13 @@ from tests.texts import lacking, numbers
 from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.measure.results import ExportedRun, RunKind
 from trt_tui.core.measure.target import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS, SearchOutcome
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.history import SearchDoubt
+from trt_tui.session.history import ConfigNames, SearchDoubt
+from trt_tui.session.results import find_decisive_outcome
 from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.search_report import search_evidence_lines
 from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text, make_search_request
@@ -39,6 +41,7 @@ from trt_tui.tui.state.search_result import (
     list_search_options,
     search_change_lines,
     search_check_texts,
+    search_page_title,
 )
 from trt_tui.tui.state.status import job_texts
 from trt_tui.tui.widgets.lines import Lines
@@ -127,7 +130,8 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         await press(pilot, "full_stop")
         assert raised(main)
         await press(pilot, "a", "a")
-        assert "fewer" in str(app.screen.query_one("#note", Static).content)
+        note_start, _, start_name = str(app.screen.query_one("#note", Static).content).partition("fewer, from ")
+        assert note_start.startswith("c1")
         dialog = app.screen
         while dialog.method_field.value != "scoped":
             dialog.method_field.action_change(1)
@@ -137,6 +141,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         request, rows = main.session.search_status.request, main.session.search_status.end_event.result.reduction_steps
         assert (request.method, request.try_ranges, request.try_zero_cost) == ("scoped", False, False) and rows
         assert not request.config.find_raised_groups(main.session.outline), "fewer than in the current config"
+        assert f"Search from {start_name}, " in search_page_title(main.session, main.session.search_status)
         log = main.session.log
         header = next(place for place, line in enumerate(log) if "similarity" in line)
         table = log[header + 1 : header + 1 + len(rows)]
@@ -465,6 +470,7 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
         session.search_status.end_event = replace(
             ended, held_out=held_out, target_outcome=TargetOutcome(Outcome.UNCERTAIN_FAIL, (held_out.miss_text,))
         )
+        session.config_names.search_doubts[ended.result.config, "sqnr>=40"] = SearchDoubt(held_out.miss_text)
         await press(pilot, "a")
         chosen = next(line for line in page_text(app.screen).splitlines() if line.startswith(">"))
         assert chosen.endswith("FAIL?") and not lacking(page_text(app.screen), "16 held out", "~39 dB")
@@ -498,19 +504,38 @@ async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_
         assert reason in search_check_texts(session, search_status, failed)
         accuracy = failed.accuracy
         session.results.store_missing_accuracy(config, accuracy)
-        outcomes = session.config_target_outcomes(config)  # the main screen does not forget it either
-        assert outcomes[RunKind.SIMULATED_CONFIG].outcome is Outcome.UNCERTAIN_FAIL
-        assert any(reason.endswith("the engine yields 3 dB") for reason in outcomes[RunKind.SIMULATED_CONFIG].reasons)
+        doubts = session.config_names.search_doubts
+        doubts[config, "sqnr>=40"] = SearchDoubt("the engine yields 3 dB", frozenset({RunKind.BUILT_ENGINE}))
+        outcome = session.config_target_outcomes(config)[RunKind.SIMULATED_CONFIG]  # the main screen says the same
+        assert outcome.outcome is Outcome.FAIL and "the engine yields 3 dB" in outcome.reasons
         # What the app itself executed counts as well.
+        doubts.clear()
         search_status.end_event = replace(search_status.end_event, missed_checks={})
         assert {option.config: option.outcome.passes for option in list_search_options(session, search_status)}[config]
         results = session.results.get_or_create_results(config)
-        poor = replace(session.results.get_results_or_empty(search_status.request.config).accuracy)
-        results.runs = {**results.runs, RunKind.EXPORTED_FILE: ExportedRun(poor, "ONNX Runtime 1 CPU", "cpu")}
-        failed = next(option for option in list_search_options(session, search_status) if option.config == config)
-        (reason,) = failed.outcome.reasons
-        assert failed.outcome.outcome is Outcome.FAIL
-        assert reason.startswith(EXPORT_YIELDS) and "~" not in reason
+        poor = session.results.get_results_or_empty(search_status.request.config).accuracy
+        for accuracy, outcome in (
+            (poor, Outcome.FAIL),
+            (replace(poor, samples=5, total=5, intervals=None), Outcome.UNCERTAIN_FAIL),
+        ):
+            results.runs = {**results.runs, RunKind.EXPORTED_FILE: ExportedRun(accuracy, "ONNX Runtime 1 CPU", "cpu")}
+            failed = next(option for option in list_search_options(session, search_status) if option.config == config)
+            assert failed.outcome.outcome is outcome
+            assert find_decisive_outcome(session.config_target_outcomes(config)).outcome is outcome
+            assert failed.outcome.reasons[0].startswith(EXPORT_YIELDS) and "~" not in failed.outcome.reasons[0]
+
+
+async def test_the_samples_of_a_search_are_named_only_if_the_current_config_has_others(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        await answered(pilot, "a", "enter", "a", "enter")
+        session, search_status = main.session, main.session.search_status
+        count, results = search_status.sample_count, session.results[session.config]
+        results.store_accuracy(replace(results.accuracy, samples=count, total=count))
+        session.results.pop(search_status.request.config)
+        data = replace(session.opened_network.data, what_if_count=count + 8, judged_count=count + 8)
+        session._opened_network = replace(session.opened_network, data=data)
+        search_status.end_event = replace(search_status.end_event, has_other_samples=False)
+        assert search_page_title(session, search_status).endswith(f", {count} samples")
 
 
 def test_offered_configs_differ_and_each_change_shows_the_value_without_it(session, tmp_path):
@@ -593,12 +618,14 @@ async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):
         stored = SavedSession.from_state(session.outline, session.history, session.config_names, session.target.text)
         names = msgspec.json.decode(msgspec.json.encode(stored), type=SavedSession).to_config_names()
         assert names.search_doubts == {(config, "sqnr>=40"): doubt} == session.config_names.copy().search_doubts
-        session.search_status, session.config_names = None, names
+        session.search_status, session.saved_sha256 = None, "of the network"
+        session.config_names = ConfigNames([(PrecisionConfig(), "c0")])  # no layer that a search raised
         await press(pilot, "a")
-        assert isinstance(app.screen, ConfigSearchDialog) and app.screen.has_lost_result
+        assert isinstance(app.screen, ConfigSearchDialog) and app.screen.may_have_lost_result
         await press(pilot, "escape")
+        session.config_names = names
         outcome = session.config_target_outcomes(config)[RunKind.SIMULATED_CONFIG]
-        assert outcome.outcome is Outcome.UNCERTAIN_FAIL and doubt.text in outcome.reasons
+        assert outcome.outcome is Outcome.FAIL and doubt.text in outcome.reasons
         other = session.config.with_group_precision([session.outline.groups[0]], Precision.BF16)
         values = session.results[config].accuracy
         for change, is_doubted in ((0.0, True), (0.1, False)):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trt_tui.core.measure.target import HeldOutResult, Outcome, parse_target
+from trt_tui.core.measure.target import HeldOutResult, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layer_tree import group_titles, tensor_shape_text
 from trt_tui.core.network.layers import NetworkOutline
@@ -254,7 +254,7 @@ def evaluation_table(
 
     The columns are: step of the search, tried layer, difference from the start config, the value of each tolerance,
     outcome, engine, and missed check. A config whose exported network or engine misses the target fails, whatever its
-    simulation yields.
+    simulation yields. A result that misses the target on held-out samples is FAIL?.
 
     Args:
         base: The metric of the reference and its parts; {} without a metric.
@@ -278,7 +278,7 @@ def evaluation_table(
         ]
     ]
     for index, evaluation in enumerate(end_event.evaluations):
-        accuracy = evaluation.target_result.accuracy
+        accuracy, checks = evaluation.target_result.accuracy, end_event.find_missed_checks(evaluation.config)
         value_texts = [
             mark_figures_as_simulated(target.measured_value_text(accuracy)) if accuracy is not None else ""
             for target in targets
@@ -290,7 +290,9 @@ def evaluation_table(
                 title_by_name.get(evaluation.about, evaluation.about),
                 _config_difference_text(evaluation, request, title_by_name),
                 *(value_texts or [evaluation.target_result.value_text]),
-                (Outcome.FAIL if index in missed_checks else evaluation.target_result.target_outcome.outcome).value,
+                evaluation.target_result.target_outcome.with_missed_check(
+                    "; ".join(checks.values()), bool(end_event.missed_runs_text(evaluation.config))
+                ).outcome.value,
                 *[engine_texts.get(index, "")] * bool(engine_texts),
                 *["; ".join(missed_checks.get(index, {}).values())] * bool(missed_checks),
             ]

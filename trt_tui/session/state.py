@@ -46,7 +46,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
-from trt_tui.session.history import ChangeHistory, ConfigNames, UserState, join_target_texts
+from trt_tui.session.history import ChangeHistory, ConfigNames, SearchDoubt, UserState, join_target_texts
 from trt_tui.session.jobs import PendingRequests
 from trt_tui.session.results import SessionResults, collect_run_accuracies, outcome_texts
 from trt_tui.session.saved_sessions import SavedSession, SessionFolder, SessionWriter
@@ -275,6 +275,11 @@ class SessionState:
     @property
     def is_searching(self) -> bool:
         return self.pending_requests.has_request(rq.FindMixedPrecisionConfig)
+
+    @property
+    def has_search_config(self) -> bool:
+        """True if the last search has found a config so far."""
+        return self.search_status is not None and self.search_status.best_config is not None
 
     def show_error(self, failure: ev.JobFailed) -> None:
         """Shows an error on the screen and adds it to the log."""
@@ -599,34 +604,31 @@ class SessionState:
         if self.outline is None or not reduces_precision(self.outline, config):
             return {}
         accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
-        missed_check = self._find_missed_search_check(config)
+        doubt = self._find_search_doubt(config)
+        failed_runs = doubt.missed_runs - {RunKind.SIMULATED_CONFIG}
         return {
-            kind: outcome.with_missed_check(missed_check)
+            kind: outcome.with_missed_check(
+                doubt.text, bool(failed_runs) and kind in {RunKind.SIMULATED_CONFIG, *failed_runs}
+            )
             for kind, accuracy in accuracies.items()
             if (outcome := judge_accuracy(self.targets if targets is None else targets, accuracy)) is not None
         }
 
-    def _find_missed_search_check(self, config: PrecisionConfig) -> str:
-        """Returns the check that a config missed in a search for the same targets; "" if there is none.
+    def _find_search_doubt(self, config: PrecisionConfig) -> SearchDoubt:
+        """Returns the checks that a config missed in a search for the same targets; an empty doubt if there are none.
 
         For example, the config misses the target on held-out samples, or its exported network or engine misses it.
         Saved sessions contain such checks.
         """
         targets = join_target_texts(target.text for target in self.targets)
-        end_event = self.search_status.end_event if self.search_status is not None else None
-        if (
-            self.search_status is not None
-            and end_event is not None
-            and targets == join_target_texts(self.search_status.request.tolerances)
-            and (missed_checks := end_event.find_missed_checks(config))
-        ):
-            return "; ".join(missed_checks.values())
-        doubts = [
-            doubt.text
-            for (other, doubt_targets), doubt in self.config_names.search_doubts.items()
-            if doubt_targets == targets and (other == config or self._has_equal_values(config, other))
-        ]
-        return doubts[0] if doubts else ""
+        return next(
+            (
+                doubt
+                for (other, doubt_targets), doubt in self.config_names.search_doubts.items()
+                if doubt_targets == targets and (other == config or self._has_equal_values(config, other))
+            ),
+            SearchDoubt(),
+        )
 
     def _has_equal_values(self, config: PrecisionConfig, other_config: PrecisionConfig) -> bool:
         """Returns True if two configs have the same simulated values, so that their difference has no effect."""

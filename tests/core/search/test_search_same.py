@@ -9,7 +9,7 @@ import pytest
 from tests.driven import DrivenWorker, of, save_mlp, save_resnet
 from tests.texts import lacking
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors, RunKind
-from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target import HeldOutResult, TargetResult, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.network import open_network
@@ -197,6 +197,12 @@ def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
     assert ended.evaluations[missed].target_result.target_outcome.passes and "network yields" in text
     rows = evaluation_table(ended, worker.network, make_search_request(INT8, ("sqnr>=40",)), {})
     assert "FAIL" in rows[1 + missed] and rows[0][-1] == "missed check" and rows[1 + missed][-1] == text
+    held_out = HeldOutResult(TargetResult(False, -1.0), 16, 48, ())
+    rows = evaluation_table(
+        replace(ended, held_out=held_out), worker.network, make_search_request(INT8, ("sqnr>=40",)), {}
+    )
+    configs = [evaluation.config for evaluation in ended.evaluations]
+    assert "FAIL?" in rows[1 + configs.index(ended.result.config)]
     assert ended.missed_runs_text(ended.result.config) == ""
     assert ended.missed_runs_text(ended.evaluations[missed].config) == text
 

@@ -584,11 +584,16 @@ class TargetOutcome:
     def passes(self) -> bool:
         return self.outcome.passes
 
-    def with_missed_check(self, reason: str) -> TargetOutcome:
-        """Returns a pass that another check contradicts as FAIL?; any other outcome, or the reason "", unchanged."""
+    def with_missed_check(self, reason: str, is_certain: bool = False) -> TargetOutcome:
+        """Returns a pass that another check contradicts as FAIL?; any other outcome, or the reason "", unchanged.
+
+        Args:
+            is_certain: True returns FAIL, because the exported network or the engine missed the target.
+        """
         if not reason or not self.passes:
             return self
-        return TargetOutcome(Outcome.UNCERTAIN_FAIL, tuple(dict.fromkeys((reason, *self.reasons))))
+        outcome = Outcome.FAIL if is_certain else Outcome.UNCERTAIN_FAIL
+        return TargetOutcome(outcome, tuple(dict.fromkeys((reason, *self.reasons))))
 
     @property
     def text(self) -> str:

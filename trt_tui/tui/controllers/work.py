@@ -167,9 +167,11 @@ class SearchController(Presenter):
     def refuse_find(self) -> str:
         """Returns the reason why a search cannot start; "" if it can start, or if the page of the last search can
         open."""
-        search_status = self.session.search_status
-        has_search = self.session.is_searching or search_status is not None and search_status.best_config is not None
-        return "" if has_search else self.unmet_precondition_reason(Precondition.BUILDER)
+        return (
+            ""
+            if self.session.is_searching or self.session.has_search_config
+            else self.unmet_precondition_reason(Precondition.BUILDER)
+        )
 
     def do_find(self) -> None:
         """Shows the page of the last search, even while the search runs. If there was no search, opens the dialog that
@@ -223,7 +225,6 @@ class SearchController(Presenter):
         self.open_dialog(
             ConfigSearchDialog(
                 session,
-                config_status.config_name(session),
                 partial(input_error_text, session.read_targets),
                 config_status.current_config_meets_target(session),
             ),

@@ -27,7 +27,7 @@ from trt_tui.session.session import Session
 from trt_tui.session.state import TOLERANCE_SEPARATOR
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import ChoiceField, Dialog, FieldsDialog, KeyHints
-from trt_tui.tui.state.config_status import config_title
+from trt_tui.tui.state.config_status import config_title, search_start_name
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField, bind_keys
 
 _LINES_BESIDE_FORMATS = 9
@@ -271,12 +271,10 @@ class ConfigSearchDialog(FieldsDialog):
 
     BINDINGS = bind_keys(open="start", down="app.focus_next", up="app.focus_previous")
 
-    def __init__(
-        self, session: Session, name: str, get_error_text: Callable[[str], str], is_target_met: bool = False
-    ) -> None:
+    def __init__(self, session: Session, get_error_text: Callable[[str], str], is_target_met: bool = False) -> None:
         super().__init__()
         self.config, self.get_error_text = session.config, get_error_text
-        self.heading, self.is_downwards = f"Find the fix: the fewest layers of {name} to raise", False
+        self.heading, self.is_downwards = "Find the fix: the fewest layers to raise", False
         self.tolerance = session.targets_text or "sqnr>=20"
         self.can_confirm = session.builder is not None and session.builder.can_run
         outline = session.outline
@@ -284,13 +282,12 @@ class ConfigSearchDialog(FieldsDialog):
         raised_groups = [outline.get_group(group_name) for group_name in session.config.find_raised_groups(outline)]
         self.unraised_config = session.config.without_group_precision(raised_groups)
         fewer_text = (
-            fill_in_keys("{open} looks for fewer") if self.unraised_config != session.config else "no layer is raised"
+            f"{fill_in_keys('{open} looks for fewer')}, from {search_start_name(session, self.unraised_config)}"
+            if self.unraised_config != session.config
+            else "no layer is raised"
         )
         self.met_text = f"{config_title(session)} passes; {fewer_text}" if is_target_met else ""
-        moves = [move for config in session.config_names for move in config.moves.values()]
-        self.has_lost_result = session.search_status is None and any(
-            move.origin_text.startswith("search:") for move in moves
-        )
+        self.may_have_lost_result = session.search_status is None and bool(session.saved_sha256)
         self.method_field = ChoiceField(
             "strategy", [(name, f"{name}: {description}") for name, description in STRATEGY_TEXTS.items()], "strategy"
         )
@@ -330,8 +327,8 @@ class ConfigSearchDialog(FieldsDialog):
         yield from (field for field in fields if field is not None)
         if self.builds_field is None:
             yield Static("engines      cannot run here: simulated only", classes="dim setting")
-        if self.has_lost_result:
-            yield Static("The page of an earlier search is not kept.", classes="dim setting")
+        if self.may_have_lost_result:
+            yield Static("Pages of searches before this start are not kept.", classes="dim setting")
         yield Static(escape_hidden_characters(self.met_text), id="note", markup=False)
 
     @property

@@ -31,6 +31,11 @@ def config_name(session: Session, config: PrecisionConfig | None = None) -> str:
     return session.config_names.get(config, "c?")
 
 
+def search_start_name(session: Session, config: PrecisionConfig) -> str:
+    """Returns the name of the config that a search starts from, for its dialog and its page."""
+    return session.config_names.get(config, "a config without raised layers")
+
+
 def config_title(session: Session, width: int = 40) -> str:
     """Returns the name of the current config with a summary of its changes to the default precisions.
 

@@ -25,7 +25,7 @@ from trt_tui.session.search_report import search_evidence_lines, search_method_t
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span
-from trt_tui.tui.state.config_status import config_name, target_value_span, value_margin_text
+from trt_tui.tui.state.config_status import config_name, search_start_name, target_value_span, value_margin_text
 from trt_tui.tui.state.marks import CLOSED_MARK, CURSOR_MARK, MARGIN_MARK
 from trt_tui.tui.state.rows import TreeModel
 from trt_tui.tui.table import Column, fit_table
@@ -92,29 +92,34 @@ def _make_search_option(relation: str, evaluation: Evaluation) -> SearchOption:
 def _fail_option_with_missed_check(session: Session, search_status: SearchStatus, option: SearchOption) -> SearchOption:
     """Returns an option, marked as failed if its exported network or its engine misses the target here or in the
     search."""
-    missed_text = _missed_check_text(session, search_status, option.config)
-    if not missed_text or option.outcome is None or not option.outcome.passes:
+    missed_outcome = _find_missed_outcome(session, search_status, option.config)
+    if missed_outcome is None or option.outcome is None or not option.outcome.passes:
         return option
-    return replace(option, outcome=TargetOutcome(Outcome.FAIL, (missed_text,)), simulated_outcome=option.outcome)
+    return replace(option, outcome=missed_outcome, simulated_outcome=option.outcome)
 
 
-def _missed_check_text(session: Session, search_status: SearchStatus, config: PrecisionConfig) -> str:
-    """Returns the value of the exported network or the engine of a config if it missed the target; "" if not.
+def _find_missed_outcome(
+    session: Session, search_status: SearchStatus, config: PrecisionConfig
+) -> TargetOutcome | None:
+    """Returns the outcome of the exported network or the engine of a config if it missed the target; None if not.
 
-    Each value names its samples.
+    The first reason gives the value with its samples.
     """
     end_event = search_status.end_event
     if end_event is not None and (text := end_event.missed_runs_text(config)):
-        return f"{text} on the samples of the search"
+        return TargetOutcome(Outcome.FAIL, (f"{text} on the samples of the search",))
     if {target.text for target in session.targets} != set(search_status.request.tolerances):
-        return ""
+        return None
     for kind, name in ((RunKind.BUILT_ENGINE, "the engine"), (RunKind.EXPORTED_FILE, "the exported network")):
         run = session.results.get_results_or_empty(config).runs.get(kind)
         outcome = session.target_outcome(run.accuracy) if run is not None else None
         if run is not None and run.accuracy is not None and outcome is not None and not outcome.passes:
-            value = target_value_span(session, run.accuracy, is_simulated=False)[0]
-            return f"{name} yields {value} on {counted_noun_text(run.accuracy.samples, 'sample')}"
-    return ""
+            reason = (
+                f"{name} yields {target_value_span(session, run.accuracy, is_simulated=False)[0]} on "
+                f"{counted_noun_text(run.accuracy.samples, 'sample')}"
+            )
+            return replace(outcome, reasons=(reason, *outcome.reasons))
+    return None
 
 
 def _make_current_option(session: Session, search_status: SearchStatus) -> SearchOption:
@@ -132,9 +137,8 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
             option = _make_search_option(CURRENT, evaluation)
             if config == end_event.result.config:
                 return replace(option, outcome=end_event.target_outcome or option.outcome)
-            has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
             is_firmer = (
-                has_same_targets
+                {target.text for target in session.targets} == set(search_status.request.tolerances)
                 and not end_event.has_other_samples
                 and session_outcome is not None
                 and option.outcome is not None
@@ -158,7 +162,7 @@ def _search_samples_text(session: Session, search_status: SearchStatus) -> str:
     if count is None or data is None:
         return ""
     text, is_part = f"{count} of {counted_noun_text(data.judged_count, 'sample')}", count < data.judged_count
-    if count == session.count_judging_samples(search_status.request.config):
+    if count == session.count_judging_samples(session.config):
         return f"other {text}" if is_part and end_event is not None and end_event.has_other_samples else ""
     return text if is_part else f"all {counted_noun_text(count, 'sample')}"
 
@@ -169,19 +173,17 @@ def search_page_title(session: Session, search_status: SearchStatus, has_newer_r
     Args:
         has_newer_result: True if the page shows an earlier state of the search.
     """
-    target = " and ".join(search_status.request.tolerances)
-    count = search_status.sample_count
+    start_name = search_start_name(session, search_status.request.config)
+    target, count = " and ".join(search_status.request.tolerances), search_status.sample_count
     samples_text = _search_samples_text(session, search_status) or (
         counted_noun_text(count, "sample") if count is not None else ""
     )
-    samples = f", {samples_text}" if samples_text else ""
-    start_name = session.config_names.get(search_status.request.config, "a config without raised layers")
     state = (
         "running"
         if search_status.end_event is None and session.is_searching
         else ("earlier state" if has_newer_result else "" if search_status.is_finished else "stopped")
     )
-    return f"Search from {start_name}, {target}{samples}" + (f", {state}" if state else "")
+    return ", ".join(filter(None, (f"Search from {start_name}", target, samples_text, state)))
 
 
 def search_option_lines(
@@ -252,7 +254,7 @@ def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption,
     addition = (
         f" {SIMULATED_MARK}{option.simulated_outcome.outcome.value}" if option.simulated_outcome is not None else ""
     )
-    if option.relation == CURRENT and option.accuracy is None:
+    if option.relation == CURRENT and option.accuracy is None and option.evaluation is None:
         addition += f" on the main screen's {counted_noun_text(session.count_judging_samples(option.config), 'sample')}"
     return [
         (
@@ -276,7 +278,8 @@ def search_check_texts(session: Session, search_status: SearchStatus, option: Se
     end_event = search_status.end_event
     if option.relation == CURRENT or end_event is None:
         return []
-    missed_text = _missed_check_text(session, search_status, option.config)
+    missed_outcome = _find_missed_outcome(session, search_status, option.config)
+    missed_text = missed_outcome.reasons[0] if missed_outcome is not None else ""
     if option.config == end_event.result.config:
         evidence = search_evidence_lines(session, end_event, search_status.request)
         texts = [part for text in evidence for part in re.split(r"; (?![^(]*\))", text)]
@@ -342,9 +345,9 @@ def search_note_texts(session: Session, search_status: SearchStatus) -> list[str
     end_event = search_status.end_event
     if end_event is None:
         return []
-    has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
+    has_other_targets = {target.text for target in session.targets} != set(search_status.request.tolerances)
     return [
-        *([] if has_same_targets else ["the target was changed after this search"]),
+        *["the target was changed after this search"] * has_other_targets,
         search_method_text(end_event),
         *end_event.remarks,
     ]
