@@ -145,7 +145,7 @@ def hint_of(main: MainScreen) -> Hint:
     main.draw_status_lines()
     group, desk = main.current_group, main
     here = group.name if group is not None and desk.shown_row_pane.has_focus else ""
-    hint = next_step_hint(main.session, desk.layer_list.row_values, here, desk.filter_input.has_focus)
+    hint = next_step_hint(main.session, desk.layer_list.share_values, here, desk.filter_input.has_focus)
     assert any(form in status(main) for form in hint.forms), (hint, status(main))
     for action in hint.actions:
         assert shown_key(action) in hint.text

@@ -52,7 +52,7 @@ from trt_tui.tui.screens.pages import ConfigsPage, HelpPage, LogPage
 from trt_tui.tui.spans import line_text
 from trt_tui.tui.state import config_status
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, build_row_cells
-from trt_tui.tui.state.rows import SMALL_SHARES_KEY, ColourMeasure, LayerListView
+from trt_tui.tui.state.rows import SMALL_SHARES_KEY, ColourMeasure, LayerListView, block_cell_text
 from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList, ValueList
 from trt_tui.tui.widgets.lines import Lines
 
@@ -191,6 +191,20 @@ async def test_moves_opens_and_goes_to_rows_by_key_and_mouse(tmp_path):
         assert len(tree.rows) != count
 
 
+async def test_the_worst_row_is_that_of_the_config_whatever_run_is_displayed(tmp_path):
+    async with opened(tmp_path, sweeps=True) as (app, main, pilot):
+        listing, first = main.layer_list, main.current_group.name
+        await answered(pilot, "space", "w")
+        worst = main.current_group.name
+        listing.measure, listing.run = ColourMeasure.SHARE, "int8"
+        main.draw_all()
+        assert listing.row_values.group_names_worst_first[0] == first != worst
+        await answered(pilot, "slash", *"share>0", "enter")
+        assert first not in listing.matches and worst in listing.matches, "a raised row has no share"
+        await answered(pilot, "w")
+        assert main.current_group.name == worst and "shares of c1" in status(main)
+
+
 async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_dimmed(tmp_path):
     async with opened(tmp_path, sweeps=True) as (app, main, pilot):
         listing, tree, group = main.layer_list, main.layer_tree, main.current_group
@@ -200,6 +214,10 @@ async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_
         assert app.session.config.precision_of(group) is Precision.FP32
         assert listing.row_values.stale_config == first and len(listing.row_values.group_values) > 9
         assert [line.key for line in tree.rows] == order
+        assert block_cell_text(listing.row_values).endswith("c0")
+        await answered(pilot, "w")
+        assert "c0, an earlier config" in status(main)
+        main.go_to_group(group.name)
         app.session.child.release()
         await settle(pilot)
         row = verdict(main)[-1]
@@ -217,6 +235,8 @@ async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_
         await press(pilot, "space")
         assert len(groups) > 1
         assert {app.session.config.precision_of(group) for group in groups} == {Precision.FP32}
+        await press(pilot, "z")
+        assert "layers" in status(main) and " is " not in status(main), "several layers are plural"
 
 
 async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):

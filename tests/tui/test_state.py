@@ -18,6 +18,7 @@ from trt_tui.core.measure.results import (
     Accuracy,
     ErrorMetrics,
     ErrorShare,
+    ExportedRun,
     GroupErrors,
     OutputErrors,
     RunKind,
@@ -40,6 +41,7 @@ from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_co
 from trt_tui.tui.state.config_list import ToggleResult, config_table, find_toggle_result, find_toggled_config
 from trt_tui.tui.state.config_status import value_margin_text
 from trt_tui.tui.state.layer_list import FilterableGroup, LayerList, layer_list_title, parse_filter
+from trt_tui.tui.state.marks import SAME_VALUE_MARK
 from trt_tui.tui.state.rows import (
     ColourMeasure,
     LayerListView,
@@ -262,7 +264,7 @@ def test_a_scope_counts_what_makes_the_error_larger(session):
     scope = next(scope for scope in MODEL.scopes if len(scope.groups) > 2)
     shares = session.get_run_results("int8").shares
     for place, name in enumerate(scope.groups):
-        shares[name] = replace(shares[name], fraction=(-9.0, 0.3, 0.1)[min(place, 2)])
+        shares[name] = replace(shares[name], fraction=(-9.0, 0.3, 0.1)[min(place, 2)], sqnr_if_raised_db=1.0)
     figures = found(session)
     assert figures.scope_values[scope.path] == pytest.approx(-8.7 + 0.1 * (len(scope.groups) - 2))
     weights = MODEL.combine_by_scope(figures.worst_first_sort_values)
@@ -371,6 +373,16 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     )
     assert one.outcome_text.rstrip("?") == "PASS" and one.margin_of_error_text.startswith("±")
     assert (other.outcome_text, other.outcome_style) == ("≈", "dim"), "it changes nothing"
+    other_config = session.config.with_toggled_fp32([VIT.group_by_name[next_worst]])
+    accuracy = session.results[session.config].accuracy
+    session.set_target("sqnr>=5")
+    for config, sqnr_db in ((session.config, 3.0), (other_config, 30.0)):
+        errors = replace(accuracy.worst_output[1].errors, sqnr_db=sqnr_db)
+        exported = replace(accuracy, outputs={"y": OutputErrors(errors)}, intervals=None)
+        session.results[config].runs[RunKind.EXPORTED_FILE] = ExportedRun(exported, "ONNX Runtime 1 CPU", "cpu")
+    assert cell(next_worst).outcome_text.rstrip("?") == "PASS", "the exported network misses the target before only"
+    for config in (session.config, other_config):
+        session.results[config].runs.pop(RunKind.EXPORTED_FILE)
     session.set_target("sqnr>=40")
     assert cell(worst).outcome_text == "", "the config still misses the target, as its own row says"
     session.set_target("sqnr>=12")
@@ -881,6 +893,9 @@ def test_a_doubtful_share_says_so(session):
     row_values = RowValues(MODEL, session.config, shares=shares)
     said = [detail.share_doubt_text(row_values, name) for name in names]
     assert said[0] == said[1] and numbers(said[0]) == [1] and "order" in said[0] and "worse" in said[2]
+    same = replace(row_values, find_toggle=lambda groups: ToggleResult(outcome_text=SAME_VALUE_MARK))
+    wide = replace(row_values, shares={names[2]: replace(shares[names[2]], half_width=0.2)})
+    assert not any("worse" in detail.share_doubt_text(values, names[2]) for values in (same, wide))
     assert not ErrorShare(0.3, samples=8, half_width=0.01).overlaps(shares[names[1]])
     assert not ErrorShare(0.3).overlaps(ErrorShare(0.3))
 

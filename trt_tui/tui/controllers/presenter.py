@@ -509,7 +509,7 @@ class Presenter(ReliableTimers, Screen[None]):
         if self.is_covered_by_page:
             return
         session, group = self.session, self.current_group
-        row_values = self.layer_list.row_values if self.layer_list.is_network_open else None
+        row_values = self.layer_list.share_values if self.layer_list.is_network_open else None
         focused = self.focused
         is_typing = focused is self.filter_input
         cursor_group = group.name if group is not None and focused is self.shown_row_pane else ""
@@ -527,11 +527,10 @@ class Presenter(ReliableTimers, Screen[None]):
     def _list_replaced_action_labels(self) -> dict[str, str]:
         """Returns the labels of actions whose effect differs now, by action id: the default precision that selected rows
         in FP32 return to, and the result of a search."""
-        config, search_status = self.session.config, self.session.search_status
+        config = self.session.config
         groups = [group for group in self.list_chosen_groups() if len(group.allowed_precisions) > 1]
         labels = {}
         if groups and all(config.precision_of(group) is Precision.FP32 for group in groups):
             default = config.default_precision_of(groups[0])
             labels = {"toggle": groups[0].precision_label(default)} if default is not Precision.FP32 else {}
-        has_result = search_status is not None and search_status.best_config is not None
-        return {**labels, **({"find": "result"} if has_result else {})}
+        return {**labels, **({"find": "result"} if self.session.has_search_config else {})}

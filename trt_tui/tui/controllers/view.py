@@ -106,9 +106,13 @@ class NavigationController(Presenter):
         A row is bad if its error share is at least 1 %, or if its values contain NaN or Inf.
         """
         row_values = self.layer_list.row_values
-        if not row_values.group_values and not row_values.nonfinite_groups:
-            return "nothing was measured yet"
-        return "" if row_values.bad_group_names else "no row is bad: every share is below 1 %"
+        return (
+            ""
+            if row_values.bad_group_names
+            else "no row is bad: every share is below 1 %"
+            if row_values.group_values
+            else "nothing was measured yet"
+        )
 
     def do_next_bad(self) -> None:
         has_several_groups = self.is_heat_map_focused and len(self.list_chosen_groups()) > 1
@@ -120,10 +124,10 @@ class NavigationController(Presenter):
 
     def refuse_first_nan(self) -> str:
         """Returns the reason why the cursor cannot move to the worst row; "" if it can move."""
-        if find_first_group_to_raise(self.session, self.layer_list.row_values) is not None:
-            return ""
         return (
-            "no row has an error in FP32"
+            ""
+            if find_first_group_to_raise(self.session, self.layer_list.share_values) is not None
+            else "no row has an error in FP32"
             if self.session.get_run_results("config").shares
             else "nothing was measured yet"
         )
@@ -131,13 +135,16 @@ class NavigationController(Presenter):
     def do_first_nan(self) -> None:
         """Moves the cursor to the first row with NaN or Inf, else to the worst row that can be raised to FP32.
 
-        If another row may be worse, a message gives the reason.
+        If another row may be worse, or if the list shows no shares of the config, a message states the values used.
         """
-        row_values = self.layer_list.row_values
-        name = find_first_group_to_raise(self.session, row_values)
+        values = self.layer_list.share_values
+        name = find_first_group_to_raise(self.session, values)
         if name is not None:
             self.go_to_group(name)
-            if doubt_text := row_values.order_doubt_text(name):
+            doubt_text = values.order_doubt_text(name) or (
+                f"by the error shares of {values.config_name}" if self.layer_list.row_values is not values else ""
+            )
+            if doubt_text and name not in values.nonfinite_groups:
                 self.show_message(f"perhaps the worst row: {doubt_text}", "")
 
     def _set_row_opened(self, row: VisibleRow, is_opened: bool) -> None:

@@ -476,7 +476,7 @@ def _error_share_column_title(row_values: RowValues, width: int) -> str:
 def _toggle_cell(row_values: RowValues, visible_row: VisibleRow) -> ToggleResult:
     """Returns the judged value after the row is toggled between FP32 and its default precision."""
     groups = row_values.model.list_groups_of_row(visible_row.row)
-    return row_values.find_toggle(groups) if groups and row_values.run == "config" else ToggleResult()
+    return row_values.find_toggle(groups) if groups else ToggleResult()
 
 
 def _draw_toggle(toggle: ToggleResult, width: int) -> Line:

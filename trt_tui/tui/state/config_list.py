@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trt_tui.core.lowering.network_rewrite import toggle_fp32
 from trt_tui.core.measure.error_metrics import ErrorMetrics
-from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun, OutputErrors
+from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun, OutputErrors, RunKind
 from trt_tui.core.measure.target import AGREEMENT, ALL_PARTS, Target
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
@@ -21,11 +21,11 @@ from trt_tui.formatting import (
 )
 from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.history import UserState
+from trt_tui.session.results import find_decisive_outcome
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.config_status import (
-    config_meets_target_simulated,
     is_within_noise,
     target_outcome_line,
     target_value_span,
@@ -163,7 +163,7 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
     value_text, style = target_value_span(session, accuracy)
     is_partial = accuracy.samples < accuracy.total
     outcome_text, outcome_style = (
-        (f"on {accuracy.samples}", "dim") if is_partial else _toggle_outcome_span(session, accuracy)
+        (f"on {accuracy.samples}", "dim") if is_partial else _toggle_outcome_span(session, accuracy, toggled_config)
     )
     has_margin = measured is not None and not is_partial
     return ToggleResult(
@@ -178,13 +178,23 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
     )
 
 
-def _toggle_outcome_span(session: Session, accuracy: Accuracy) -> Span:
-    """Returns the outcome of a toggled row and its style, as `ToggleResult.outcome_text` describes it."""
-    outcome, meets_now = session.target_outcome(accuracy), config_meets_target_simulated(session, session.config)
+def _toggle_outcome_span(session: Session, accuracy: Accuracy, toggled_config: PrecisionConfig) -> Span:
+    """Returns the outcome of a toggled row and its style, as `ToggleResult.outcome_text` describes it.
+
+    The runs that both configs have decide: an executed export or an engine as well, as in the list of configs.
+    """
+    outcomes, outcome = session.config_target_outcomes(session.config), session.target_outcome(accuracy)
+    simulated_outcomes = {RunKind.SIMULATED_CONFIG: outcome} if outcome is not None else {}
+    toggled_outcomes = {**simulated_outcomes, **session.config_target_outcomes(toggled_config)}
+    kinds = outcomes.keys() & toggled_outcomes.keys() or toggled_outcomes.keys()
+    outcome_now, outcome = (
+        find_decisive_outcome({kind: run_outcomes[kind] for kind in kinds & run_outcomes.keys()})
+        for run_outcomes in (outcomes, toggled_outcomes)
+    )
+    is_changed = outcome is not None and outcome.passes is not (outcome_now is None or outcome_now.passes)
+    if outcome is not None and (is_changed or accuracy.fails_every_target):
+        return outcome.outcome.value, "good" if outcome.passes else "bad"
     config_accuracy = session.results.get_results_or_empty(session.config).accuracy
-    is_changed = outcome is not None and outcome.passes is (meets_now is False)
-    if is_changed or accuracy.fails_every_target:
-        return (outcome.outcome.value, "good" if outcome.passes else "bad") if outcome is not None else ("", "bad")
     is_same = config_accuracy is not None and is_within_noise(session, accuracy, config_accuracy)
     return (SAME_VALUE_MARK, "dim") if is_same else ("", "")
 

@@ -65,8 +65,8 @@ from trt_tui.tui.state.config_status import (
     target_value_span,
     value_margin_text,
 )
-from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
-from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, TreeModel, VisibleRow, find_engine_errors
+from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
+from trt_tui.tui.state.rows import RowValues, SmallSharesRow, TreeModel, VisibleRow, find_engine_errors
 from trt_tui.tui.state.text_plots import histogram_lines
 from trt_tui.tui.table import Column, fit_table
 
@@ -223,8 +223,8 @@ def _missing_improvement_text(session: Session, group: FusionGroup, width: int) 
     count = len(remedies or ())
     value_text, _ = target_value_span(session, session.get_run_results("config").accuracy)
     texts = (
-        f"none of {count} tried improves {value_text} beyond noise",
-        f"{count} tried, no gain beyond noise",
+        f"no remedy of {count} improves {value_text} beyond noise",
+        f"no remedy of {count} helps beyond noise",
         "no gain beyond noise",
     )
     return choose_fitting_text(texts, width) if count else ""
@@ -419,8 +419,18 @@ def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGro
 
 def share_doubt_text(row_values: RowValues, group_name: str) -> str:
     """Returns the doubts about an error share: its negative sign, its uncertain order among others; "" for none."""
-    is_negative = row_values.shares[group_name].fraction <= -MIN_SHOWN_SHARE
-    return "; ".join(filter(None, (RAISING_HARMS_TEXT * is_negative, row_values.order_doubt_text(group_name))))
+    texts = [RAISING_HARMS_TEXT] * _raising_harms(row_values, group_name) + [row_values.order_doubt_text(group_name)]
+    return "; ".join(filter(None, texts))
+
+
+def _raising_harms(row_values: RowValues, group_name: str) -> bool:
+    """Returns True if a share is below zero with its whole interval, and the value if raised is not the same."""
+    share = row_values.shares.get(group_name)
+    return (
+        share is not None
+        and share.fraction + (share.half_width or 0.0) <= -MIN_SHOWN_SHARE
+        and row_values.find_toggle([row_values.model.outline.get_group(group_name)]).outcome_text != SAME_VALUE_MARK
+    )
 
 
 def _main_loss_reason(session: Session, group: FusionGroup, reason_texts: Sequence[str]) -> Span:
@@ -435,9 +445,9 @@ def _main_loss_reason(session: Session, group: FusionGroup, reason_texts: Sequen
 def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
     group = row.group
     reason_texts = loss_reason_texts(session, row_values, group)
-    share = session.get_run_results(row_values.run).shares.get(group.name)
-    if share is not None and share.fraction <= -MIN_SHOWN_SHARE and not row_values.share_replacement_text(group):
-        reason_texts = [f"share {percent_text(share.fraction, SIMULATED_MARK)}: {RAISING_HARMS_TEXT}", *reason_texts]
+    if _raising_harms(row_values, group.name) and not row_values.share_replacement_text(group):
+        share_text = percent_text(row_values.shares[group.name].fraction, SIMULATED_MARK)
+        reason_texts = [f"share {share_text}: {share_doubt_text(row_values, group.name)}", *reason_texts]
     text, style = _main_loss_reason(session, group, reason_texts)
     lines = [_labelled_line("why", text, width, style)]
     if remedies := list_improving_remedies(session, group, True):
@@ -679,7 +689,7 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
                 "",
             )
         )
-    worse = sum(values.get(name, 0.0) < 0 for name in scope.groups) if row_values.measure is ColourMeasure.SHARE else 0
+    worse = sum(_raising_harms(row_values, name) for name in scope.groups)
     if worse and (value := row_values.scope_values.get(scope.path)) is not None:
         negative_text = f"{worse} below zero: raising {'it' if worse == 1 else 'one of them'} alone increases the error"
         sum_text = f"{row_values.row_value_text(value)} added up{stale_text}, {negative_text}"

@@ -137,6 +137,9 @@ class LayerList:
         sort_column: The column of the sort values.
         row_filter: The filter; None if all rows are displayed.
         matches: Names of the groups that match the filter; None without a filter.
+        share_values: The error shares of the current config, or of an earlier one as `RowValues.stale_config` states.
+            The worst row, the hint and the filter use these, whatever measure and run the view displays. They exist
+            while a network is open.
         is_cursor_placed: True if the cursor is where the user moved it, or on the worst row found. Before that, the
             cursor is on the first row.
     """
@@ -154,6 +157,7 @@ class LayerList:
         self.is_cursor_placed = False
         self._model: TreeModel | None = None
         self._row_values: RowValues | None = None
+        self.share_values: RowValues
         self._last_config: PrecisionConfig | None = None
         self._sorted_values: RowValues | None = None
         self._leading_groups: frozenset[str] = frozenset()
@@ -206,13 +210,16 @@ class LayerList:
         Args:
             can_sort: False keeps the order, because keys arrive.
         """
-        row_values = build_row_values(self.session, self.tree_model, self.measure, self.run, self._last_config)
+        row_values = self.share_values = build_row_values(
+            self.session, self.tree_model, ColourMeasure.SHARE, "config", self._last_config
+        )
+        self._last_config = row_values.stale_config or row_values.config
+        if (self.measure, self.run) != (ColourMeasure.SHARE, "config"):
+            row_values = self.build_row_values_of_run(self.measure, self.run)
         if self.measure is ColourMeasure.SHARE and not row_values.group_values:
             isolated_values = self.build_row_values_of_run(ColourMeasure.ISOLATED, self.run)
             if isolated_values.group_values or isolated_values.nonfinite_groups:
                 row_values = isolated_values
-        if row_values.measure is ColourMeasure.SHARE and row_values.stale_config is None:
-            self._last_config = row_values.config
         self._row_values = row_values
         if self.row_filter is not None:
             self.apply_filter(self.row_filter)
@@ -276,14 +283,13 @@ class LayerList:
         """Applies a filter to the rows; None removes the filter. `update_row_values` applies the filter again to new
         values.
 
-        The filter tests the shares that are displayed: those of an earlier config until those of the config are final.
+        The filter tests `share_values`.
         """
         self.row_filter = row_filter
         if row_filter is None:
             self.matches = None
             return
-        config = self.session.config
-        shares = self.session.results.get_results_or_empty(self.row_values.stale_config or config).shares
+        config, shares = self.session.config, self.share_values.shares
         self.matches = set()
         for row in self.tree_model.rows_by_group.values():
             share = shares.get(row.group.name)
@@ -361,8 +367,7 @@ def _share_sample_count_text(layer_list: LayerList) -> str:
     doubt_text = row_values.order_doubt_text(next(iter(row_values.group_names_worst_first), ""))
     if row_values.shares and not row_values.is_final:
         return doubt_text
-    shares = session.get_run_results("config").shares
-    sample_counts = [share.samples for share in shares.values()]
+    sample_counts = [share.samples for share in row_values.shares.values()]
     all_samples = session.count_judging_samples(session.config)
     if not sample_counts or min(sample_counts) >= all_samples:
         return ""

@@ -424,7 +424,7 @@ class RowValues:
         stale_config: The earlier config whose shares are displayed, named ``stale_config_name``, until those of the
             config are final; None if they are. ``config_name`` is the name of the config.
         find_toggle: Returns the value of the target, titled ``metric_title``, after groups are toggled. The function is
-            called when their row is drawn.
+            called when their row is drawn. The values are empty for a run other than the config.
         shown_engine: The engine of the run, which can be that of an earlier config; None if none exists.
         preview: The preview of the config; None if a built engine replaces it or none exists.
         shares: The displayed error shares by group name; empty for another measure.
@@ -839,7 +839,7 @@ def build_row_values(
         frozenset(name for name, entry in errors_at_groups.items() if entry.nonfinite_count),
         config_name=config_name(session) if run == "config" else run_title(run),
         stale_config_name=config_name(session, stale_config) if stale_config is not None else "",
-        find_toggle=partial(find_toggle_result, session),
+        find_toggle=partial(find_toggle_result, session) if run == "config" else lambda groups: ToggleResult(),
         metric_title=session.target.column_title if session.target is not None else "SQNR",
         is_target_met=run == "config" and current_config_meets_target(session),
         full_bar_value=max((0.05, *group_values.values())) if is_share else 0.0,
@@ -901,7 +901,8 @@ _BLOCK_MEASURE_TEXTS = {
 
 def block_cell_text(row_values: RowValues) -> str:
     """Returns the meaning of a cell of the heat map: ``a cell is one layer: its error share, c0``."""
-    return f"a cell is one layer: {_BLOCK_MEASURE_TEXTS[row_values.measure]}, {row_values.config_name}"
+    measure_text = _BLOCK_MEASURE_TEXTS[row_values.measure]
+    return f"a cell is one layer: {measure_text}, {row_values.stale_config_name or row_values.config_name}"
 
 
 def role_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> str:

@@ -308,8 +308,7 @@ def next_step_hint(
     if session.is_building:
         return Hint()
     if session.is_searching:
-        has_best = session.search_status is not None and session.search_status.best_config is not None
-        return Hint((f"{shown_key('find')} shows the best so far",), ("find",)) if has_best else Hint()
+        return Hint((f"{shown_key('find')} shows the best so far",), ("find",)) if session.has_search_config else Hint()
     if _has_search_result_for_config(session):
         return Hint((f"next: {_search_key_text(session)}",), ("find",))
     if has_unfinished_accuracy(session, session.config):
@@ -351,9 +350,8 @@ def next_step_hint(
 
 def _has_search_result_for_config(session: Session) -> bool:
     """Returns True if a search from the current config ended with another config that meets the target."""
-    search_status = session.search_status
     return (
-        search_status is not None
+        (search_status := session.search_status) is not None
         and search_status.end_event is not None
         and search_status.is_target_met
         and search_status.request.config == session.config
@@ -379,9 +377,7 @@ def _has_failed_build(session: Session) -> bool:
 
 def _search_key_text(session: Session) -> str:
     """Returns the effect of the search key: it starts a search, or shows the last one."""
-    search_status = session.search_status
-    has_result = search_status is not None and search_status.best_config is not None
-    return f"{shown_key('find')} {'shows what the search found' if has_result else 'finds a fix'}"
+    return f"{shown_key('find')} {'shows what the search found' if session.has_search_config else 'finds a fix'}"
 
 
 def find_first_group_to_raise(session: Session, row_values: RowValues) -> str | None:
@@ -394,8 +390,7 @@ def find_first_group_to_raise(session: Session, row_values: RowValues) -> str | 
     groups = row_values.model.outline.groups
     if row_values.nonfinite_groups:
         return next(group.name for group in groups if group.name in row_values.nonfinite_groups)
-    config = session.config
-    shares = session.results.get_results_or_empty(row_values.stale_config or config).shares  # those of the list
+    config, shares = session.config, row_values.shares
     harmful_groups = [group for group in groups if group.name in shares and shares[group.name].fraction > 0]
     harmful_groups.sort(key=lambda group: -shares[group.name].fraction)
     raisable_groups = (
@@ -456,7 +451,9 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
         action_texts = [f"{shown_key('toggle')} raises this one"] * 2
     else:
         keys = ", ".join(shown_key(action) for action in actions)
-        is_settled = toggle.value_text and not toggle.is_partial or not is_measuring_toggles(session)
+        is_settled = row_values.stale_config is None and (
+            toggle.value_text and not toggle.is_partial or not is_measuring_toggles(session)
+        )
         action_texts = [
             f"{keys} raises {shorten_path(row_values.model.titles[worst], width)}"
             if is_settled
