@@ -75,11 +75,11 @@ def test_the_marks_of_bands_name_their_limits():
 
 _PLAIN_WORDS = set(
     """accurate almost apply arise attn auto begins best beyond cache cell cheaper cold commands commas
-    confirm constant corrected cpu cuda depends device different download esc even evaluations everywhere exceed
-    excluded greedy halves held home html identical like logits machine markdown measuring mlp
+    confirm constant corrected cpu cuda depends device different download esc even evaluations everywhere exceed exchanges
+    excluded halves held home html identical like logits machine markdown measuring mlp
     normalisations note once opened opening overflowing pgdn pgup position postprocess problem proj
     pv qkv random real regions scroll searches seen settings slowest smoothing space spans start
-    starts still swaps taller timing tried tries trt trt-tui unknown unsafe web yields""".split()
+    starts still taller timing tried tries trt trt-tui unknown unsafe web yields""".split()
 )
 """Words of the pictures that mean what a dictionary says, names of keys, and names of networks and their scopes."""
 
