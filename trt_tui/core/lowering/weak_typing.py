@@ -269,13 +269,10 @@ class _ImplicitLowering:
     def _assign_range_inside_group(self, tensor: str, fallback_range: float) -> float:
         """Sets the range of a tensor inside an INT8 group and returns the range."""
         if tensor not in self.ranges:
-            if tensor in self.amax_by_tensor:
-                self.ranges[tensor] = _replace_zero_amax(self.amax_by_tensor[tensor])
-            elif tensor in self.measured_ranges:
-                self.ranges[tensor] = _replace_zero_amax(float(self.measured_ranges[tensor]))
-            else:
+            amax = self.amax_by_tensor.get(tensor, self.measured_ranges.get(tensor))
+            self.ranges[tensor] = fallback_range if amax is None else _replace_zero_amax(float(amax))
+            if amax is None:
                 self.estimated_ranges.append(tensor)
-                self.ranges[tensor] = fallback_range
         return self.ranges[tensor]
 
     def _find_fallback_range(self, group: FusionGroup) -> float:

@@ -228,7 +228,12 @@ def build_gated_graph(
         edge_gates=flow.edge_gates if isinstance(flow, DataFlowEmitter) else {},
         split_inputs={value_name(value): group_and_count for group_and_count, value in inputs.split_factors.items()},
         results_by_group={
-            name: _list_compute_type_results(network, network.get_group(name)) for name in inputs.operand_types
+            name: frozenset(
+                tensor
+                for layer in network.get_group(name).layers
+                for tensor in find_compute_type_results(network, network.get_layer(layer))
+            )
+            for name in inputs.operand_types
         },
         test_outputs={tensor: f"test/{tensor}" for tensor in outputs} if with_accumulated else {},
         reference_outputs={tensor: f"reference/{tensor}" for tensor in outputs} if with_reference else {},
@@ -285,16 +290,9 @@ def _emit_test_branch(
 
 
 def _add_output(emitter: NodeEmitter, value: ir.Value, name: str) -> ir.Value:
-    result = emitter.add_operator(emitter.nodes, "Identity", [value], name)
+    result = emitter.add_operator(emitter.nodes, "Identity", [value], name, like=value)
     result.name = name
-    result.type, result.shape = value.type, value.shape
     return result
-
-
-def _list_compute_type_results(network: Network, group: FusionGroup) -> frozenset[str]:
-    return frozenset(
-        tensor for name in group.layers for tensor in find_compute_type_results(network, network.get_layer(name))
-    )
 
 
 def _build_model(emitter: NodeEmitter, outputs: Sequence[ir.Value]) -> ir.Model:

@@ -5,6 +5,7 @@ Tensors are rounded to lower precisions in FP32 arithmetic: by Cast pairs, Q/DQ 
 
 from collections import ChainMap
 from collections.abc import MutableMapping, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -58,27 +59,35 @@ class NodeEmitter:
         return f"{name_prefix}#{self._name_count}"
 
     def add_operator(
-        self, nodes: Nodes, operator: str, inputs: Sequence[ir.Value], name_prefix: str, **attributes: int
+        self,
+        nodes: Nodes,
+        operator: str,
+        inputs: Sequence[ir.Value],
+        name_prefix: str,
+        *,
+        like: ir.Value | None = None,
+        **attributes: int | Sequence[int],
     ) -> ir.Value:
-        """Appends an operator with one output and returns the output. Its name begins with ``name_prefix``."""
+        """Appends an operator with one output and returns the output. Its name begins with ``name_prefix``.
+
+        Args:
+            like: The value whose type and shape the output has; None to leave both open.
+        """
         node = ir.node(operator, inputs, attributes, name=self.make_unique_name(name_prefix))
         output = node.outputs[0]
         output.name = node.name
+        if like is not None:
+            output.type, output.shape = like.type, like.shape
         nodes.append(node)
         return output
 
     def add_reduction(self, nodes: Nodes, operator: str, value: ir.Value, *axes: int, keepdims: int = 0) -> ir.Value:
         """Appends a reduction over some axes and returns the result. Before opset 18 the axes are an attribute."""
-        attributes: dict[str, Sequence[int] | int] = {"keepdims": keepdims}
-        inputs = [value]
+        name = operator.lower()
         if self.network.opset < 18:
-            attributes["axes"] = axes
-        else:
-            inputs.append(self.get_array_constant(np.array(axes, np.int64), f"int64/{'/'.join(map(str, axes))}"))
-        node = ir.node(operator, inputs, attributes, name=self.make_unique_name(operator.lower()))
-        node.outputs[0].name = node.name
-        nodes.append(node)
-        return node.outputs[0]
+            return self.add_operator(nodes, operator, [value], name, keepdims=keepdims, axes=axes)
+        axes_value = self.get_array_constant(np.array(axes, np.int64), f"int64/{'/'.join(map(str, axes))}")
+        return self.add_operator(nodes, operator, [value, axes_value], name, keepdims=keepdims)
 
     def add_if_node(
         self,
@@ -224,7 +233,7 @@ class NodeEmitter:
             for name, array in (("scale", step.scale), ("zero", step.zero_point))
         ]
         operator = "QuantizeLinear" if step.operator == "quantize" else "DequantizeLinear"
-        attributes = {"axis": step.axis} if step.scale.ndim else {}
+        attributes: dict[str, Any] = {"axis": step.axis} if step.scale.ndim else {}
         if step.block_size:
             attributes["block_size"] = step.block_size
         result = self.add_operator(nodes, operator, [value, *pair], "file", **attributes)
@@ -268,11 +277,7 @@ class NodeEmitter:
 
     def scale_channels(self, operator: str, value: ir.Value, factors: ir.Value | None, nodes: Nodes) -> ir.Value:
         """Returns a value divided ("Div") or multiplied ("Mul") by channel factors; unchanged if there are no factors."""
-        if factors is None:
-            return value
-        result = self.add_operator(nodes, operator, [value, factors], "scaled")
-        result.type, result.shape = value.type, value.shape
-        return result
+        return value if factors is None else self.add_operator(nodes, operator, [value, factors], "scaled", like=value)
 
     def clamp(self, value: ir.Value, limit: float, nodes: Nodes) -> ir.Value:
         """Returns a value clamped to the interval from ``-limit`` to ``limit``."""

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -279,14 +279,12 @@ class ErrorSumsEmitter(ABC):
             self._unmasked_flags[tensor] = emitter.add_operator(
                 emitter.nodes, "Less", [size, emitter.get_scalar_constant(FP16_MAX)], "kept"
             )
-        return self._copy_type_and_shape(
-            value,
-            emitter.add_operator(
-                nodes,
-                "Where",
-                [self._unmasked_flags[tensor], value, emitter.get_scalar_constant(0.0)],
-                "unmasked",
-            ),
+        return emitter.add_operator(
+            nodes,
+            "Where",
+            [self._unmasked_flags[tensor], value, emitter.get_scalar_constant(0.0)],
+            "unmasked",
+            like=value,
         )
 
     def _align_size_with_reference(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
@@ -314,26 +312,19 @@ class ErrorSumsEmitter(ABC):
         )
         cut = emitter.add_operator(nodes, "Slice", [longer, start, size], "cut")
         shape = emitter.add_operator(nodes, "Shape", [reference], "shape")
-        return self._copy_type_and_shape(reference, emitter.add_operator(nodes, "Reshape", [cut, shape], "aligned"))
+        return emitter.add_operator(nodes, "Reshape", [cut, shape], "aligned", like=reference)
 
     def _set_padding_to_zero(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns the tensor with 0 for padding elements."""
         if tensor not in self._presence_masks:
             return value
-        return self._copy_type_and_shape(
-            value,
-            self._emitter.add_operator(
-                nodes,
-                "Where",
-                [self._presence_masks[tensor], value, self._emitter.get_scalar_constant(0.0)],
-                "unpadded",
-            ),
+        return self._emitter.add_operator(
+            nodes,
+            "Where",
+            [self._presence_masks[tensor], value, self._emitter.get_scalar_constant(0.0)],
+            "unpadded",
+            like=value,
         )
-
-    def _copy_type_and_shape(self, source: ir.Value, result: ir.Value) -> ir.Value:
-        """Gives ``result`` the type and shape of ``source`` and returns ``result``."""
-        result.type, result.shape = source.type, source.shape
-        return result
 
     # -- columns ------------------------------------------------------------------------------------------------
 
@@ -630,7 +621,7 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         )
 
     def _emit_max_magnitude(self, tensor: ir.Value, nodes: Nodes) -> ir.Value:
-        size = self._copy_type_and_shape(tensor, self._emitter.add_operator(nodes, "Abs", [tensor], "size"))
+        size = self._emitter.add_operator(nodes, "Abs", [tensor], "size", like=tensor)
         return self._cast_to_float64(self._emit_maximum(size, nodes), nodes)
 
     def _emit_maximum(self, magnitudes: ir.Value, nodes: Nodes) -> ir.Value:
@@ -668,11 +659,12 @@ class ComparedTensor:
 
 def _find_chunk_length(network: Network, compared_tensor: ComparedTensor) -> int:
     """Returns a divisor of the row length near its square root."""
-    row_length = 1
-    sliced_axes = {axis for axis, _, _ in compared_tensor.slices}
-    for axis, size in enumerate(network.shape(compared_tensor.tensor) or ()):
-        if axis and axis not in sliced_axes and isinstance(size, int):
-            row_length *= max(1, size)
+    left_out_axes = {0, *(axis for axis, _, _ in compared_tensor.slices)}
+    row_length = math.prod(
+        max(1, size)
+        for axis, size in enumerate(network.shape(compared_tensor.tensor) or ())
+        if axis not in left_out_axes and isinstance(size, int)
+    )
     return max(size for size in range(1, math.isqrt(row_length) + 1) if row_length % size == 0)
 
 
@@ -686,7 +678,7 @@ def emit_error_sums_per_sample(
     """
     nodes = emitter.nodes
 
-    def add_operator(operator: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
+    def add_operator(operator: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
         return emitter.add_operator(nodes, operator, inputs, operator.lower(), **attributes)
 
     def reshape_to_rows(value: ir.Value) -> ir.Value:

@@ -101,10 +101,7 @@ class GatedGraphInputs:
                     if (group.name, site.tensor) not in self.scales:
                         self.scales[group.name, site.tensor] = self._add_scale_input(emitter, site.tensor, features)
             for number, site in enumerate(group.weight_qdq_sites()):
-                name = f"weight/{index}/{number}"
-                value = emitter.add_input(name, ir.DataType.FLOAT, network.ir_value(site.tensor).shape)
-                self.weights[group.name, site.layer, site.index] = value
-                self.weight_inputs[name] = WeightInput(group.name, site)
+                self._add_weight_input(emitter, f"weight/{index}/{number}", WeightInput(group.name, site))
             kinds = _list_data_flow_gate_kinds(operand_types) if gates_as_data else _list_gate_kinds(operand_types)
             if Precision.FP16 in operand_types.get(Precision.FP16, ()) and any(
                 rulebook.has_repeated_rounding(network, network.get_layer(name)) for name in group.layers

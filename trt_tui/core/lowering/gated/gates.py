@@ -637,11 +637,9 @@ class DataFlowEmitter(GroupEmitter):
 
     def select_by_gate(self, gate: ir.Value, then_value: ir.Value, else_value: ir.Value, tensor: str) -> ir.Value:
         """Emits a ``Where`` that returns one of two values for a tensor."""
-        result = self.emitter.add_operator(
-            self.emitter.nodes, "Where", [gate, then_value, else_value], f"{tensor}/chosen"
+        return self.emitter.add_operator(
+            self.emitter.nodes, "Where", [gate, then_value, else_value], f"{tensor}/chosen", like=else_value
         )
-        result.type, result.shape = else_value.type, else_value.shape
-        return result
 
     @cached_property
     def has_single_half_type(self) -> bool:
