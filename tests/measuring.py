@@ -1,20 +1,21 @@
 """Figures of whole arrays and of every group, as tests and benchmarks take them."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.group_sweep import (
-    GroupSensitivity,
     GroupSweep,
     error_share_from_sweep,
     sensitivity_from_sweep,
 )
 from trt_tui.core.measure.results import Accuracy, ErrorShare, OutputErrors
 from trt_tui.core.moves.config import PrecisionConfig
+
+T = TypeVar("T")
 
 
 def verdict(sqnr_db: float | None, cosine: float | None = 1.0, samples: int = 8, total: int = 8) -> Accuracy:
@@ -38,19 +39,14 @@ def measure_shares(
 
 
 def measure_impacts(
-    analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *, owns: bool = True, **options: Any
-) -> dict[str, GroupSensitivity]:
-    """Each group lowered alone, and before that raised.
-
-    Args:
-        owns: Whether all-but-this is measured too; only-this, by which a search ranks, takes half the runs.
-    """
-    shares = measure_shares(analysis, config, ranges, **options) if owns else {}
+    analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], **options: Any
+) -> dict[str, float]:
+    """Each group lowered alone."""
     sweep = GroupSweep(analysis, config, ranges, reduces_groups=True, **options)
-    return _figures(sweep, lambda name: sensitivity_from_sweep(sweep, name, shares.get(name)))
+    return _figures(sweep, lambda name: sensitivity_from_sweep(sweep, name))
 
 
-def _figures(sweep: GroupSweep, told: Callable[[str], ErrorShare]) -> dict[str, ErrorShare]:
+def _figures(sweep: GroupSweep, told: Callable[[str], T]) -> dict[str, T]:
     found = {}
     for _ in sweep.measure_groups():
         found |= {name: told(name) for name in sweep.updated_groups}

@@ -29,14 +29,14 @@ import onnxruntime
 from tests import networks
 from tests.benchmarks import measure
 from tests.benchmarks import networks as big
-from tests.measuring import measure_impacts
+from tests.measuring import measure_impacts, measure_shares
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
-from trt_tui.core.measure.group_sweep import GroupSensitivity
+from trt_tui.core.measure.group_sweep import GroupSweep, sensitivity_from_sweep
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, GroupErrors
 from trt_tui.core.measure.target import Target, TargetResult, check_targets
@@ -88,13 +88,14 @@ class Simulated:
             self.space.build_config(self.space.sort_candidates_in_network_order(raised), reason="benchmark")
         )
 
-    def impacts(self, owns: bool = False, exact: bool = False) -> tuple[dict[str, GroupSensitivity], float, float]:
+    def impacts(self) -> tuple[dict[str, float], float, float]:
         """Impacts by group, what they cost in evaluations, and in seconds."""
         since = time.perf_counter()
-        found = measure_impacts(self.analysis, START, self.ranges, owns=owns, measures_all_samples=exact)
-        ranked = [one for one in found.values() if one.judged_error]
-        runs = sum(one.samples * (2 if owns else 1) for one in ranked) / self.samples.count
-        return found, runs, time.perf_counter() - since
+        sweep = GroupSweep(self.analysis, START, self.ranges, reduces_groups=True)
+        *_, (runs, _) = sweep.measure_groups()
+        names = [group.name for group in self.network.groups]
+        found = {name: sensitivity_from_sweep(sweep, name) for name in names}
+        return found, runs / self.samples.count, time.perf_counter() - since
 
     def plain_s(self, rounds: int = 3) -> float:
         """Seconds of one plain FP32 run of one feed, the median of ``rounds`` over all feeds."""
@@ -296,11 +297,6 @@ def kendall(one: Sequence[float], other: Sequence[float]) -> float:
     return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
 
 
-def error_share_fractions(impacts: Mapping[str, GroupSensitivity]) -> dict[str, float]:
-    """The fraction of the judged error that disappears if a group alone is raised."""
-    return {name: one.fraction for name, one in impacts.items() if not math.isnan(one.fraction)}
-
-
 def noise_to_signal(errors: Mapping[str, GroupErrors], kind: str) -> dict[str, float]:
     """Σ(test-ref)² / Σref² at the result of each group; ``kind`` is "isolated" or "accumulated"."""
     return {
@@ -310,30 +306,31 @@ def noise_to_signal(errors: Mapping[str, GroupErrors], kind: str) -> dict[str, f
     }
 
 
-def both_ways(impacts: Mapping[str, GroupSensitivity]) -> dict[str, float]:
+def both_ways(impacts: Mapping[str, float], last: Mapping[str, float]) -> dict[str, float]:
     """The mean of only-this and all-but-this: the first and last marginal contribution of a group, the ends that the
     Shapley value averages over (Shapley, "A value for n-person games", 1953)."""
-    first, last = loss_shares(impacts), error_share_fractions(impacts)
+    first = loss_shares(impacts)
     total = sum(max(0.0, share) for share in last.values()) or 1.0
     return {name: (first[name] + last[name] / total) / 2 for name in first if name in last}
 
 
 def rankings(name: str, one: Simulated, more: float) -> Iterator[tuple[object, ...]]:
     """Correlations of each ranking with the true effect, and the set that lazy greedy finds with it."""
-    impacts, _, _ = one.impacts(owns=True, exact=True)
+    impacts = measure_impacts(one.analysis, START, one.ranges, measures_all_samples=True)
+    measured = measure_shares(one.analysis, START, one.ranges, measures_all_samples=True)
+    shares = {name: share.fraction for name, share in measured.items() if not math.isnan(share.fraction)}
     *_, partial = measure_group_errors(one.analysis, {"int8": START}, one.ranges)
     errors = partial.value["int8"]
     effect = shapley(one, PERMUTATIONS)
     names = one.space.candidates
     for label, badness in (
         ("only-this", loss_shares(impacts)),
-        ("all-but-this", error_share_fractions(impacts)),
-        ("both ways", both_ways(impacts)),
+        ("all-but-this", shares),
+        ("both ways", both_ways(impacts, shares)),
         ("isolated", noise_to_signal(errors, "isolated")),
         ("accumulated", noise_to_signal(errors, "accumulated")),
     ):
-        ranking = {name: GroupSensitivity(math.nan, judged_error=value) for name, value in badness.items()}
-        found = one.search(one.target(more), "worst-first", sensitivities=ranking)
+        found = one.search(one.target(more), "worst-first", sensitivities=badness)
         guess, truth = [badness[n] for n in names], [effect[n] for n in names]
         yield (
             f"{name}, {label}",

@@ -244,7 +244,7 @@ async def test_next_step_and_footer_follow_what_the_row_can_do(tmp_path):
 @pytest.mark.parametrize(
     ("text", "x", "name"),
     [
-        (" share    ~20% · if reduced alone ~31 dB", 20, "sensitivity"),
+        (" share    ~20% on 8 of 64 samples", 3, "error share"),
         (" asked 3 INT8", 9, "INT8"),
         ("accumulated ~12 dB", 3, "accumulated error"),
         ("12 reformats around it", 5, "reformat"),

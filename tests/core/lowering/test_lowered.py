@@ -332,7 +332,7 @@ def test_one_analysis_answers_any_mix_of_precisions(named_network, backend, tmp_
             name: last(analysis.measure_accuracy(config, ranges)).judged_error for name, config in alone.items()
         }
     assert set(shares) == set(impacts) == {group.name for group in network.groups}
-    assert {name: one.judged_error for name, one in impacts.items()} == pytest.approx(energies)
+    assert impacts == pytest.approx(energies)
     for run, config in configs.items():
         with Analysis(network, backend, samples, select_judged_outputs(network)) as fresh:
             assert verdicts[run] == last(fresh.measure_accuracy(config, ranges))

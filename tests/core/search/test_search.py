@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.refusals import refused
-from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.target import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules
@@ -90,13 +89,8 @@ class Noise:
         return TargetResult(energy <= self.bound, score, loss=energy, value_text=figure)
 
     def impacts(self):
-        everything, start = frozenset(self.names), self.energy(())
-        return {
-            name: GroupSensitivity(
-                (start - self.energy({name})) / start, judged_error=self.energy(everything - {name}), samples=8
-            )
-            for name in self.names
-        }
+        everything = frozenset(self.names)
+        return {name: self.energy(everything - {name}) for name in self.names}
 
     def smallest(self):
         return next(
@@ -378,8 +372,7 @@ def test_auto_says_what_it_does_and_why():
     ],
 )
 def test_the_most_suspicious_is_what_errs_most_alone(errors, order):
-    sensitivities = {name: GroupSensitivity(math.nan, judged_error=error) for name, error in errors.items()}
-    assert Noise(3, 0).search(sensitivities=sensitivities).order_by_expected_effect() == order
+    assert Noise(3, 0).search(sensitivities=errors).order_by_expected_effect() == order
 
 
 @pytest.mark.parametrize("method", SEARCH_METHODS)

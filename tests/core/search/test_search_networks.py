@@ -13,9 +13,7 @@ from tests.networks import Builder, floats
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
-from trt_tui.core.measure.results import ErrorShare
 from trt_tui.core.measure.target import check_targets, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
@@ -78,21 +76,21 @@ def vectors(count, seed=0):
 
 def test_impacts_are_what_a_group_does_alone_and_what_goes_with_it(simulated):
     one = simulated(networks.chain(0), vectors(24))
+    shares = measure_shares(one.analysis, INT8, one.ranges, measures_all_samples=True)
     found = one.impacts(measures_all_samples=True)
     assert set(found) == {group.name for group in one.network.groups}
     base = one.verdict(INT8)
     for group in one.network.groups:
-        impact = found[group.name]
-        assert impact.samples == 24
+        share = shares[group.name]
+        assert share.samples == 24
         if not group.is_quantizable:
-            assert (impact.fraction, impact.energy, impact.sqnr_if_reduced_alone_db) == (0.0, 0.0, None)
+            assert (share.fraction, found[group.name]) == (0.0, 0.0)
             continue
         only = one.verdict(FP32.with_group_precision([group], Precision.INT8))
         without = one.verdict(INT8.with_group_precision([group], Precision.FP32))
-        assert impact.judged_error == pytest.approx(only.judged_error, rel=1e-9)
-        assert impact.sqnr_if_reduced_alone_db == pytest.approx(only.worst_output[1].errors.sqnr_db)
-        assert impact.fraction == pytest.approx((base.judged_error - without.judged_error) / base.judged_error)
-        assert impact.sqnr_if_raised_db == pytest.approx(without.worst_output[1].errors.sqnr_db)
+        assert found[group.name] == pytest.approx(only.judged_error, rel=1e-9)
+        assert share.fraction == pytest.approx((base.judged_error - without.judged_error) / base.judged_error)
+        assert share.sqnr_if_raised_db == pytest.approx(without.worst_output[1].errors.sqnr_db)
     assert one.analysis.session_count == 1
 
 
@@ -105,23 +103,13 @@ def test_impacts_of_a_group_that_overflows_are_infinite_alone(simulated):
     one = simulated(model, vectors(8), boundary_type=Precision.FP16)
     fp16 = PrecisionConfig.from_precision(Precision.FP16)
     found = one.impacts(fp16)
-    overflowing = [name for name, impact in found.items() if math.isinf(impact.judged_error)]
-    assert overflowing == ["/big/MatMul", "/small/MatMul"] and found["/big/MatMul"].sqnr_if_reduced_alone_db is None
-    assert all(impact.fraction == 0.0 for impact in found.values())  # raising one alone mends nothing
+    assert [name for name, impact in found.items() if math.isinf(impact)] == ["/big/MatMul", "/small/MatMul"]
+    shares = measure_shares(one.analysis, fp16, one.ranges)
+    assert all(share.fraction == 0.0 for share in shares.values())  # raising one alone mends nothing
     search = Search(SearchSpace(one.network, fp16), sensitivities=found)
     while (config := search.propose_config()) is not None:
         search.record_target_result(check_targets([parse_target("sqnr>=50")], one.verdict(config)))
     assert search.result.is_met and search.result.best_evaluation.raised_groups == ("/big/MatMul", "/small/MatMul")
-
-
-def test_impacts_are_shares_and_shares_stay_as_they_were(simulated):
-    one = simulated(networks.chain(3), vectors(8))
-    shares = measure_shares(one.analysis, INT8, one.ranges)
-    found = one.impacts()
-    assert all(isinstance(impact, GroupSensitivity) and isinstance(impact, ErrorShare) for impact in found.values())
-    assert {n: (s.fraction, s.sqnr_if_raised_db) for n, s in shares.items()} == {
-        n: (i.fraction, i.sqnr_if_raised_db) for n, i in found.items()
-    }
 
 
 def brute_force(one, space, target):

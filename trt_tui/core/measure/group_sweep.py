@@ -291,7 +291,8 @@ class GroupEffect:
     Attributes:
         estimate: The fraction of the config's error that disappears if the group is raised; in a sweep that reduces
             groups, the error of the group alone as a fraction of the config's error.
-        worst_db: SQNR of the worst judged output in dB over the measured samples; None if exact or not finite.
+        worst_db: In a sweep that raises groups, SQNR of the worst judged output in dB over the measured samples; None
+            if exact or not finite.
         sample_count: Number of measured samples.
     """
 
@@ -547,11 +548,7 @@ class GroupSweep:
         """Returns the current estimate of a group's effect on the judged error."""
         planner = self.planner
         if group_name in set(self.unchanged_groups) or planner is None:
-            db = (
-                None
-                if self._reduces_groups
-                else self._worst_output_sqnr_db(self._divide_by_signal_energy(np.array(self.state.config_noise)).sum(0))
-            )
+            db = self._worst_output_sqnr_db(self._divide_by_signal_energy(np.array(self.state.config_noise)).sum(0))
             return GroupEffect(GroupContributionEstimate(0.0, 0.0, 0), db, self.sample_count)
         figure = planner.estimate_group_contribution(group_name)
         noise = np.array(self.state.group_noise[group_name][: len(planner.contributions[group_name])])
@@ -747,21 +744,6 @@ MAX_SHARE_HALF_WIDTH = 1.0
 """The half width of the interval, as a fraction of the error, above which a share is unknown."""
 
 
-@dataclass(frozen=True)
-class GroupSensitivity(ErrorShare):
-    """The effect of one group on the judged outputs, both if it alone is raised (`ErrorShare`) and if it alone is
-    reduced.
-
-    ``fraction`` is NaN if the error with the group raised was not requested.
-
-    Attributes:
-        judged_error: The judged error (`Accuracy.judged_error`) with this group alone as in the run and all others in
-            FP32. Infinite if that leads to NaN or Inf, 0 if the group changes no value, None if it was not measured.
-    """
-
-    judged_error: float | None = None
-
-
 def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorShare:
     """Returns the error share of a group, from a sweep in which each group alone is raised to FP32.
 
@@ -791,24 +773,14 @@ def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorSha
     )
 
 
-def sensitivity_from_sweep(
-    group_sweep: GroupSweep, group_name: str, error_share: ErrorShare | None = None
-) -> GroupSensitivity:
-    """Returns the sensitivity of a group, from a sweep in which each group alone is reduced, together with its error
-    share."""
-    effect, energy = group_sweep.estimate_group_effect(group_name), group_sweep.judged_error
-    scale = energy if 0 < energy < math.inf else 1.0
-    alone = math.inf if math.isinf(effect.estimate.value) else effect.estimate.value * scale
-    error_share = error_share or ErrorShare(math.nan, samples=effect.sample_count)
-    return GroupSensitivity(
-        error_share.fraction,
-        error_share.sqnr_if_raised_db,
-        effect.worst_db,
-        error_share.samples,
-        error_share.half_width,
-        error_share.unknown_reason,
-        alone,
-    )
+def sensitivity_from_sweep(group_sweep: GroupSweep, group_name: str) -> float:
+    """Returns the sensitivity of a group, from a sweep in which each group alone is reduced.
+
+    It is the judged error (`Accuracy.judged_error`) with this group alone as in the run and all others in FP32.
+    Infinite if that leads to NaN or Inf, 0 if the group changes no value.
+    """
+    fraction, judged_error = group_sweep.estimate_group_effect(group_name).estimate.value, group_sweep.judged_error
+    return math.inf if math.isinf(fraction) else fraction * (judged_error if 0 < judged_error < math.inf else 1.0)
 
 
 def measure_accuracy_per_raised_group(

@@ -120,7 +120,7 @@ class Caveat:
 
     Attributes:
         kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
-            "trivial target", "known gap", "data dependent", "builds differ", "not executed", "not met as exported",
+            "known gap", "data dependent", "builds differ", "not executed", "not met as exported",
             "no engine", "unjudged output", "unsimulated layers", "random inputs",
             `PARTLY_JUDGED_OUTPUT`, `DECISIVE_SAMPLES` or "other precisions".
         text: The reason as one sentence without a full stop.
@@ -377,8 +377,6 @@ class ErrorShare:
         fraction: (E(c) - E(c, group in FP32)) / E(c); may be slightly negative. NaN if it is unknown.
         sqnr_if_raised_db: SQNR of the worst judged output in dB if this group alone is raised to FP32 (``impact_kept``
             in records). None if it is exact or not finite.
-        sqnr_if_reduced_alone_db: SQNR of the worst judged output in dB if this group alone has the precision of the run
-            and all others are FP32. None if not measured.
         samples: Number of judged samples behind all values of this object.
         half_width: Half the width of the 95 % confidence interval of ``fraction``. None if all samples were measured,
             or too few for an interval.
@@ -387,7 +385,6 @@ class ErrorShare:
 
     fraction: float
     sqnr_if_raised_db: float | None = None
-    sqnr_if_reduced_alone_db: float | None = None
     samples: int = 0
     half_width: float | None = None
     unknown_reason: str = ""

@@ -398,11 +398,8 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
         }
         if share.half_width is not None:
             groups[name]["owns_margin"] = _finite_or_none(share.half_width)
-        groups[name] |= {
-            key: {"sqnr_db": sqnr_db}
-            for key, sqnr_db in (("impact_kept", share.sqnr_if_raised_db), ("impact", share.sqnr_if_reduced_alone_db))
-            if sqnr_db is not None
-        }
+        if share.sqnr_if_raised_db is not None:
+            groups[name]["impact_kept"] = {"sqnr_db": share.sqnr_if_raised_db}
     return record | drop_missing_values({"layers": layers or None, "groups": groups or None})
 
 

@@ -31,7 +31,6 @@ from typing import TypeAlias, TypeVar
 
 from trt_tui.core.lowering.network_rewrite import without_stale_roundings
 from trt_tui.core.measure.engine_agreement import PREVIEW_REASON
-from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.target import TargetResult
 from trt_tui.core.measure.zero_cost_kinds import drop_moves_of_raised_groups
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig, PrecisionMove, RangeMove
@@ -528,7 +527,7 @@ class Search:
 
     search_space: SearchSpace
     method_name: str = "auto"
-    sensitivities: Mapping[str, GroupSensitivity] = field(default_factory=dict)
+    sensitivities: Mapping[str, float] = field(default_factory=dict)
     ranges: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     max_raised: int | None = None
     max_latency: float | None = None
@@ -998,7 +997,7 @@ def _measured_value_text(evaluation: Evaluation) -> str:
     return mark_figures_as_simulated(evaluation.target_result.value_text) or f"score {evaluation.score:+.3g}"
 
 
-def loss_shares(sensitivities: Mapping[str, GroupSensitivity]) -> dict[str, float]:
+def loss_shares(sensitivities: Mapping[str, float]) -> dict[str, float]:
     """Returns the judged error of each fusion group if it alone is reduced, as a fraction of the sum over all groups.
 
     The value of a group is infinite if its error contains NaN or Inf.
@@ -1011,13 +1010,8 @@ def loss_shares(sensitivities: Mapping[str, GroupSensitivity]) -> dict[str, floa
     An error share is a small difference of two large errors, in which one changed quantized value can outweigh a whole
     group. An isolated error does not show which part of it reaches the outputs.
     """
-    energies = {
-        name: sensitivity.judged_error
-        for name, sensitivity in sensitivities.items()
-        if sensitivity.judged_error is not None
-    }
-    total = sum(energy for energy in energies.values() if math.isfinite(energy)) or 1.0
-    return {name: energy / total for name, energy in energies.items()}
+    total = sum(filter(math.isfinite, sensitivities.values())) or 1.0
+    return {name: sensitivity / total for name, sensitivity in sensitivities.items()}
 
 
 # -- zero-cost changes and other ranges -------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ from trt_tui.formatting import (
     add_decibel_unit,
     cell_width,
     counted_noun_text,
-    decibels_text,
     milliseconds_text,
     number_text,
     percent_text,
@@ -509,8 +508,6 @@ def _share_lines(session: Session, row_values: RowValues, group: FusionGroup, wi
     ]
     if share.samples < all_samples:
         line.append((f" on {share.samples} of {counted_noun_text(all_samples, 'sample')}", "dim"))
-    if share.sqnr_if_reduced_alone_db is not None:
-        line += [(" · if reduced alone ", "dim"), (add_decibel_unit(decibels_text(share.sqnr_if_reduced_alone_db)), "")]
     return [clip_line(line, width), *labelled_lines("", doubt_text, width, "dim")]
 
 
