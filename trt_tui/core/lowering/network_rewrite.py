@@ -111,12 +111,12 @@ def _collect_constant_edits(network: NetworkOutline, config: PrecisionConfig) ->
 def _list_groups_with_stale_roundings(edits: Mapping[Port, Sequence[_KeyedEdit]]) -> list[str]:
     """Returns the groups with stale roundings. A rounding is stale if other moves edited the weight after its
     measurement."""
-    stale = []
-    for edits_of_port in edits.values():
-        for index, ((_, subject, _), change) in enumerate(edits_of_port):
-            if change.weight_edits not in (None, digest_weight_edits(tuple(key for key, _ in edits_of_port[:index]))):
-                stale.append(subject)
-    return stale
+    return [
+        subject
+        for edits_of_port in edits.values()
+        for index, ((_, subject, _), change) in enumerate(edits_of_port)
+        if change.weight_edits not in (None, digest_weight_edits(tuple(key for key, _ in edits_of_port[:index])))
+    ]
 
 
 def without_stale_roundings(network: NetworkOutline, config: PrecisionConfig) -> PrecisionConfig:

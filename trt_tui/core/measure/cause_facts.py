@@ -37,7 +37,6 @@ from trt_tui.core.network.operators import PRODUCTS
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
 from trt_tui.core.quantized_types import INT8, broadcast_scales
 from trt_tui.core.runner import Backend
-from trt_tui.errors import TrtTuiError
 
 _SCALE_OPERATORS = ("Mul", "Div")
 
@@ -180,8 +179,9 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
             nonzero = magnitudes[magnitudes > 0]
             held = nonzero[nonzero <= FP16_MAX]
             over_fp16 = np.abs(value.astype(np.float32)) > FP16_MAX
-            if value.shape == (exact := _read_fp32_constant(network, tensor, value)).shape:
-                over_fp16 &= ~np.isinf(exact)  # FP16 has infinities
+            exact = network.find_constant_value(tensor)
+            if exact is None or exact.shape == value.shape:
+                over_fp16 &= ~np.isinf(value if exact is None else exact)  # FP16 has infinities
             is_mask = network.is_mask(tensor) or bool(np.isneginf(value).any()) and layer.op_type not in PRODUCTS
             yield ConstantFacts(
                 tensor,
@@ -197,21 +197,10 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
             )
 
 
-def _read_fp32_constant(network: Network, tensor: str, default: np.ndarray) -> np.ndarray:
-    """Returns a constant as the FP32 network has it."""
-    try:
-        return network.constant_value(tensor)
-    except TrtTuiError:
-        return default
-
-
 def _read_file_constant(network: Network, layer: Layer, input_index: int) -> np.ndarray | None:
     """Returns a constant as the file has it, or as the FP32 network has it; None if it cannot be computed."""
-    try:
-        value = network.source_model.constant_value(layer, input_index) if network.source_model is not None else None
-        return value if value is not None else network.constant_value(layer.inputs[input_index])
-    except TrtTuiError:
-        return None
+    value = network.source_model.constant_value(layer, input_index) if network.source_model is not None else None
+    return value if value is not None else network.find_constant_value(layer.inputs[input_index])
 
 
 # -- weight scales --------------------------------------------------------------------------------------------------
@@ -220,11 +209,8 @@ def _read_file_constant(network: Network, layer: Layer, input_index: int) -> np.
 def _examine_weight_scales(network: Network, group: FusionGroup) -> Iterator[WeightScaleFacts]:
     for site in group.weight_qdq_sites():
         layer = network.get_layer(site.layer)
-        try:
-            weight = network.constant_value(site.tensor).astype(np.float32)
-        except TrtTuiError:
-            continue
-        if weight.ndim < 2 or not np.isfinite(weight).all():
+        value = network.find_constant_value(site.tensor)
+        if value is None or value.ndim < 2 or not np.isfinite(weight := value.astype(np.float32)).all():
             continue
         channel_axis = site.axis if site.axis is not None else weight.ndim - (2 if site.index == 0 else 1)
         amaxes = largest_magnitude(weight, channel_axis).reshape(-1)

@@ -83,18 +83,24 @@ def engine_sqnr_gap_db(simulated_accuracy: Accuracy | None, engine_accuracy: Acc
 
     None if an accuracy is missing, or if no output has a finite SQNR in both.
     """
+    gap = _find_largest_sqnr_gap(simulated_accuracy, engine_accuracy)
+    return gap[0] if gap is not None else None
+
+
+def _find_largest_sqnr_gap(
+    simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None
+) -> tuple[float, str, float, float] | None:
+    """Returns the largest gap in dB with its output, and the SQNR of that output in the simulation and in the engine."""
     if simulated_accuracy is None or engine_accuracy is None:
         return None
-    gaps = []
-    for name, engine_output in engine_accuracy.outputs.items():
-        simulated_output = simulated_accuracy.outputs.get(name)
-        if (
-            simulated_output is not None
-            and engine_output.errors.sqnr_db is not None
-            and simulated_output.errors.sqnr_db is not None
-        ):
-            gaps.append(simulated_output.errors.sqnr_db - engine_output.errors.sqnr_db)
-    return max(gaps) if gaps else None
+    gaps = [
+        (simulated_db - engine_db, name, simulated_db, engine_db)
+        for name, output in engine_accuracy.outputs.items()
+        if name in simulated_accuracy.outputs
+        and (simulated_db := simulated_accuracy.outputs[name].errors.sqnr_db) is not None
+        and (engine_db := output.errors.sqnr_db) is not None
+    ]
+    return max(gaps, key=lambda gap: gap[0], default=None)
 
 
 def engine_variation_notes(engine_result: EngineResult) -> list[str]:
@@ -267,28 +273,10 @@ def engine_fault_text(
     Args:
         fp32_engine: The all-FP32 engine, if it was built.
     """
-    gap = engine_sqnr_gap_db(simulated_accuracy, engine_accuracy)
-    if (
-        simulated_accuracy is None
-        or engine_accuracy is None
-        or gap is None
-        or gap < ENGINE_FAULT_DB
-        or fp32_engine_fault_text(fp32_engine)
-    ):
+    gap = _find_largest_sqnr_gap(simulated_accuracy, engine_accuracy)
+    if gap is None or gap[0] < ENGINE_FAULT_DB or fp32_engine_fault_text(fp32_engine):
         return ""
-    sqnrs_db = {
-        name: (entry.errors.sqnr_db, simulated_accuracy.outputs[name].errors.sqnr_db)
-        for name, entry in engine_accuracy.outputs.items()
-        if name in simulated_accuracy.outputs
-    }
-    name, engine_db, expected_db = max(
-        (
-            (name, engine_db, expected_db)
-            for name, (engine_db, expected_db) in sqnrs_db.items()
-            if engine_db is not None and expected_db is not None
-        ),
-        key=lambda item: item[2] - item[1],
-    )
+    _, name, simulated_db, engine_db = gap
     sound = (
         "the FP32 engine matches ONNX Runtime, so "
         if fp32_engine is not None and fp32_engine.accuracy is not None
@@ -297,7 +285,7 @@ def engine_fault_text(
     return (
         f"this engine differs from the simulation: "
         f"{add_decibel_unit(decibels_text(engine_db, mark=''))} at {name} for "
-        f"{decibels_text(expected_db)} simulated, which "
+        f"{decibels_text(simulated_db)} simulated, which "
         f"no rounding explains; {sound}a kernel or a fusion computes something else: build it at another "
         "optimization level or with other tactic sources, or put the layers of its fused regions back to FP32, "
         "half of them at a time"

@@ -37,7 +37,7 @@ weights.
 """
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -202,7 +202,9 @@ class MagnitudeEvaluation:
         ]
         counted = {tensor for bound in self._bounds for tensor in bound.counted_operands}
         self.shape_tensors = sorted(counted - network.blocking_plugins.keys())
-        self._finite_graph: _FiniteMagnitudeGraph | None = None
+        self._runner: Runner | None = None
+        self._finite_runner: Runner | None = None
+        self._finite_outputs: dict[str, str] = {}
         self._in_use = False
         analysis.samples.memory_fallbacks.register_session_release(FP32_RUNS, self.unload_sessions)
         constants = {
@@ -221,8 +223,8 @@ class MagnitudeEvaluation:
 
     def close(self) -> None:
         self._in_use = False
-        if self._finite_graph is not None:
-            self._finite_graph.close()
+        for runner in filter(None, (self._runner, self._finite_runner)):
+            runner.close()
 
     def unload_sessions(self) -> bool:
         """Frees the inference sessions, and returns True if there were any. They are loaded again before their next
@@ -276,18 +278,30 @@ class MagnitudeEvaluation:
         }
         inner |= {bound.layer.name: bound.compute_bound(tensors, sizes) for bound in self._bounds}
         if infinite := {tensor for tensor, amax in tensors.items() if not math.isfinite(amax)}:
-            if self._finite_graph is None or not self._finite_graph.tensors >= infinite:
-                if self._finite_graph is not None:
-                    infinite |= self._finite_graph.tensors
-                    self._finite_graph.close()
-                self._finite_graph = _FiniteMagnitudeGraph(self._analysis, sorted(infinite))
             self._in_use = True
-            tensors.update(self._finite_graph.measure_magnitudes(feed))
+            tensors.update(self._measure_finite_magnitudes(feed, infinite))
         finite = {tensor: amax for tensor, amax in tensors.items() if math.isfinite(amax)}
         return Magnitudes(
             {**finite, **self._large_constants},
             {layer: magnitude for layer, magnitude in inner.items() if magnitude >= FP16_OVERFLOW},
         )
+
+    def _measure_finite_magnitudes(self, feed: Mapping[str, np.ndarray], tensors: Set[str]) -> dict[str, float]:
+        """Returns the largest finite magnitudes of these tensors and of those that were measured so before."""
+        if self._finite_runner is None or not self._finite_outputs.keys() >= tensors:
+            if self._finite_runner is not None:
+                self._finite_runner.close()
+            probe = NetworkProbe(self._network.model)
+            for tensor in sorted(tensors | self._finite_outputs.keys()):
+                size = probe.append_operator("Abs", probe.find_or_add_fp32_value(tensor))
+                is_finite = probe.append_operator(
+                    "Less", size, probe.add_constant(np.float32(np.inf)), dtype=ir.DataType.BOOL
+                )
+                finite = probe.append_operator("Where", is_finite, size, probe.add_constant(np.float32(0)))
+                (self._finite_outputs[tensor],) = probe.add_reductions(finite, "ReduceMax")
+            self._finite_runner = probe.load_output_runner(self._analysis.backend, self._analysis.samples)
+        scalars = self._finite_runner.run(feed)
+        return {tensor: float(scalars[output]) for tensor, output in self._finite_outputs.items()}
 
 
 class _MagnitudeSession(MagnitudeEvaluation):
@@ -316,11 +330,6 @@ class _MagnitudeSession(MagnitudeEvaluation):
         self._runner = (
             probe.load_output_runner(analysis.backend, analysis.samples) if self.tensors else None
         )  # no runtime accepts a graph without outputs
-
-    def close(self) -> None:
-        super().close()
-        if self._runner is not None:
-            self._runner.close()
 
     def measure_feed_magnitudes(self, feed_index: int) -> Magnitudes:
         """Measures the largest FP32 magnitudes of tensors in one feed."""
@@ -551,31 +560,6 @@ INNER_BOUNDS: Mapping[str, Callable[[_InnerBound], float]] = {
     "RotaryEmbedding": lambda inputs: inputs.input_amax(0) * (inputs.input_amax(1) + inputs.input_amax(2)),
 }
 """Operators with inner values, each with a function that returns their upper bound."""
-
-
-class _FiniteMagnitudeGraph:
-    """A graph that computes the largest finite magnitude of some tensors."""
-
-    def __init__(self, analysis: MagnitudeSource, tensors: Collection[str]) -> None:
-        self.tensors = frozenset(tensors)
-        probe = NetworkProbe(analysis.network.model)
-        self._outputs = {}
-        for tensor in tensors:
-            size = probe.append_operator("Abs", probe.find_or_add_fp32_value(tensor))
-            is_finite = probe.append_operator(
-                "Less", size, probe.add_constant(np.float32(np.inf)), dtype=ir.DataType.BOOL
-            )
-            finite = probe.append_operator("Where", is_finite, size, probe.add_constant(np.float32(0)))
-            (self._outputs[tensor],) = probe.add_reductions(finite, "ReduceMax")
-        self._runner: Runner = probe.load_output_runner(analysis.backend, analysis.samples)
-
-    def close(self) -> None:
-        self._runner.close()
-
-    def measure_magnitudes(self, feed: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the largest finite magnitudes by tensor."""
-        scalars = self._runner.run(feed)
-        return {tensor: float(scalars[output]) for tensor, output in self._outputs.items()}
 
 
 _INNER_VALUE_TEXTS = {

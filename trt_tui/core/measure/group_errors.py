@@ -23,6 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
+import ml_dtypes
 import numpy as np
 
 from trt_tui.core.data.adaptive_runner import OutputJoin
@@ -61,13 +62,10 @@ from trt_tui.core.network.layers import Layer, Shape
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES
 from trt_tui.core.precision import Precision
-from trt_tui.errors import OutOfMemoryError, TrtTuiError
+from trt_tui.errors import OutOfMemoryError
 
 MAX_COORDINATE_SHIFT = 1 / 32
 """The maximum shift of a sampling point in pixels, or of an angle in radians."""
-
-_MANTISSA_BITS = {Precision.FP16: 10, Precision.BF16: 7}
-_MIN_EXPONENTS = {Precision.FP16: -14, Precision.BF16: -126}
 
 _ERROR_PRESERVING_OPERATORS = COPIES | {"Add", "Sub", "Neg", "Sum", "Min", "Max", "Clip", "Where"}
 """Operators whose output has the same absolute error as their input."""
@@ -101,8 +99,9 @@ class _CoordinateTensor:
 
 def max_rounding_error(magnitude: float, precision: Precision) -> float:
     """Returns the largest rounding error of a 16-bit float type for values up to a magnitude: half a step of the type."""
-    exponent = math.ceil(math.log2(magnitude)) - 1 if magnitude > 0 else _MIN_EXPONENTS[precision]
-    return float(2.0 ** (max(exponent, _MIN_EXPONENTS[precision]) - _MANTISSA_BITS[precision] - 1))
+    limits = ml_dtypes.finfo(rulebook.ONNX_TYPES[precision].numpy())  # type: ignore[no-untyped-call]
+    exponent = math.ceil(math.log2(magnitude)) - 1 if magnitude > 0 else limits.minexp
+    return float(2.0 ** (max(exponent, limits.minexp) - limits.nmant - 1))
 
 
 def find_coordinate_shifts(
@@ -190,7 +189,7 @@ def _estimate_coordinate_shifts(
             if group is None or magnitude is None:
                 continue
             precision = find_boundary_type(group, config.precision_of(group), config.other)
-            if precision in _MANTISSA_BITS:
+            if precision in rulebook.HALF_PRECISIONS:
                 rounded_magnitude = min(magnitude, traced.max_magnitude)
                 step = max_rounding_error(rounded_magnitude, precision)
                 yield (
@@ -245,13 +244,8 @@ def _find_coordinate_magnitude(
 
 def _read_constant_magnitudes(network: Network, tensor: str) -> np.ndarray | None:
     """Returns the magnitudes of a constant; None if the tensor is not a constant or its value cannot be computed."""
-    if tensor not in network.constant_tensors:
-        return None
-    try:
-        magnitudes: np.ndarray = np.abs(network.constant_value(tensor))
-    except TrtTuiError:
-        return None
-    return magnitudes
+    value = network.find_constant_value(tensor) if tensor in network.constant_tensors else None
+    return None if value is None else np.abs(value)
 
 
 def measure_weight_errors(
@@ -293,7 +287,6 @@ def measure_group_errors(
     configs: Mapping[str, PrecisionConfig],
     ranges: Mapping[str, float],
     *,
-    with_isolated: bool = True,
     feed_indices: Sequence[int] | None = None,
     executor: Executor[AnalysisProvider] | None = None,
     known_sums: Sequence[ErrorSums] = (),
@@ -303,8 +296,8 @@ def measure_group_errors(
     """Measures the errors at all groups for several configs; yields ``{run: {group: GroupErrors}}`` after each
     execution.
 
-    One loaded graph holds the reference, the gated network and, with ``with_isolated``, a copy of each group that reads
-    the reference. Only error sums leave the graph. Nothing is yielded if no group can be simulated. If the judged
+    One loaded graph holds the reference, the gated network and a copy of each group that reads the reference. Only
+    error sums leave the graph. Nothing is yielded if no group can be simulated. If the judged
     outputs have one mask, masked elements do not count at the groups whose last tensor has the axes of the mask; see
     `trt_tui.core.measure.judged_outputs.find_mask_axes`.
 
@@ -350,8 +343,6 @@ def measure_group_errors(
             features=features,
             configs=dict(configs),
             ranges=ranges,
-            masked_groups=analysis.mask_axes_by_tensor,
-            with_isolated=with_isolated,
             counts_fp16=fp16,
             with_accumulated=not known_sums,
             keeps_gates=keeps_gates,
@@ -441,8 +432,6 @@ class ConfigWithGroupErrors(SimulatedConfig):
             GatedFeatures.from_config(network, config),
             {self.run.name: config},
             ranges,
-            analysis.mask_axes_by_tensor,
-            with_isolated=False,
             counts_fp16=False,
             with_outputs=True,
             extremes=evaluation,
@@ -528,7 +517,7 @@ class _ErrorTableSession:
         counts_fp16: True to count values that FP16 cannot represent.
         configs: The configs by the name of their run.
         with_accumulated: False to measure isolated errors only, without outputs of the config.
-        with_outputs: True to fetch the judged tensors.
+        with_outputs: True to fetch the judged tensors in place of isolated errors.
         keeps_gates: True to keep the gates of a single config on a CPU.
         extremes: The tensors whose FP32 extremes and shapes are measured where gates are control flow; None for none.
 
@@ -545,8 +534,6 @@ class _ErrorTableSession:
         features: GatedFeatures,
         configs: Mapping[str, PrecisionConfig],
         ranges: Mapping[str, float],
-        masked_groups: Mapping[str, tuple[bool, ...]],
-        with_isolated: bool,
         counts_fp16: bool,
         with_outputs: bool = False,
         extremes: MagnitudeEvaluation | None = None,
@@ -555,8 +542,7 @@ class _ErrorTableSession:
     ) -> None:
         self._analysis, self._features, self.configs, self._ranges = analysis, features, configs, ranges
         self._evaluation, self._accumulated, self._keeps_gates = extremes, with_accumulated, keeps_gates
-        self._counts_fp16 = counts_fp16
-        self._masked_groups, self._isolated = masked_groups, with_isolated
+        self._counts_fp16, self._with_outputs = counts_fp16, with_outputs
         self._mask = np.zeros(0, bool)
         self._fetched_tensors = analysis.fetched_tensors if with_outputs else ()
         self._graph_loader = GatedGraphLoader(
@@ -585,7 +571,7 @@ class _ErrorTableSession:
         self._extreme_tensors = [tensor for tensors in (by_group or {}).values() for tensor in tensors]
         shape_tensors = evaluation.shape_tensors if evaluation is not None and self._extreme_tensors else ()
         self._shape_outputs = {tensor: f"shape/{tensor}" for tensor in shape_tensors}
-        mask_axes = {**(evaluation.mask_axes if evaluation is not None and by_group else {}), **self._masked_groups}
+        mask_axes = evaluation.mask_axes if evaluation is not None and by_group else {}
         gated_graph = build_gated_graph(
             analysis.network,
             float_types=features.float_types,
@@ -595,9 +581,9 @@ class _ErrorTableSession:
             norm_operators=features.norm_operators,
             outputs=self._fetched_tensors or analysis.fetched_tensors[:1],
             with_reference=True,
-            with_isolated=self._isolated,
+            with_isolated=not self._with_outputs,
             with_accumulated=self._accumulated,
-            mask_axes=mask_axes,
+            mask_axes={**mask_axes, **analysis.mask_axes_by_tensor},
             gates_as_data=self._uses_gates_as_data,
             expects_finite_sums=self._has_single_config_graph,
             measured_groups=names,

@@ -160,8 +160,7 @@ def _trace_part_through_layer(
     if layer.op_type in POINTWISE | _UNCHANGED_OPERATORS:
         return make_input_part(part.axis_maps) if _has_same_sizes(input_sizes, output_sizes) else None
     if layer.op_type == "Transpose":
-        attr = network.node(layer.name).attributes.get("perm")
-        order = tuple(attr.as_ints()) if attr is not None else tuple(range(len(output_sizes)))[::-1]
+        order = network.node(layer.name).attributes.get_ints("perm", range(len(output_sizes))[::-1])
         if sorted(order) != list(range(len(part.axis_maps))):
             return None
         return make_input_part([part.axis_maps[order.index(axis)] for axis in range(len(order))])
@@ -215,8 +214,7 @@ def _find_slice_starts(
     """Returns the start index of a Split or Slice output within its input, for each axis; None if unknown."""
     starts = [0] * len(input_sizes)
     if layer.op_type == "Split":
-        attr = network.node(layer.name).attributes.get("axis")
-        axis = (attr.as_int() if attr is not None else 0) % len(input_sizes)
+        axis = network.node(layer.name).attributes.get_int("axis", 0) % len(input_sizes)
         sizes = [
             (shapes.find_shape(name) or input_sizes)[axis] for name in layer.outputs[: layer.outputs.index(output_name)]
         ]
@@ -236,12 +234,10 @@ def _find_slice_starts(
     if len(layer.inputs) > 4 and layer.inputs[4] and (steps is None or any(step != 1 for step in steps)):
         return None
     for axis, start in zip(axes if axes is not None else range(len(first)), first, strict=False):
-        size = input_sizes[axis % len(input_sizes)]
-        if not start:
-            continue
-        if not isinstance(size, int):
+        size = input_sizes[axis]
+        if start and not isinstance(size, int):
             return None
-        starts[axis % len(input_sizes)] = min(max(start + size if start < 0 else start, 0), size)
+        starts[axis] = slice(start, None).indices(size)[0] if isinstance(size, int) else 0
     return starts
 
 
@@ -559,12 +555,11 @@ def _select_judged_tensors(network: Network, output_name: str) -> list[JudgedOut
     elif not before:
         return _split_tensor_into_concat_parts(network, output_name)
     reason = f"{output_name} is selected by {selector}" if selector else f"{output_name} holds {value_kind}"
-    for tensor in before:
-        parts = _split_tensor_into_concat_parts(network, tensor)
-        selected += [
-            replace(part, note="; ".join(filter(None, (f"{reason}: judged before it", part.note)))) for part in parts
-        ]
-    return selected
+    return selected + [
+        replace(part, note="; ".join(filter(None, (f"{reason}: judged before it", part.note))))
+        for tensor in before
+        for part in _split_tensor_into_concat_parts(network, tensor)
+    ]
 
 
 def _select_judged_tensors_before_plugins(network: Network, output_name: str) -> list[JudgedOutput]:

@@ -19,6 +19,7 @@ from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.tensor_files import DUMP_FORMATS, DUMP_SUFFIXES, PICKLE_SUFFIXES, split_dump_spec
 from trt_tui.core.engines.inspector import KernelResult, decode_kernel_result
+from trt_tui.core.lowering.gated.gated_graph import expand_mask_to_axes
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import (
     ErrorMetrics,
@@ -127,10 +128,7 @@ def measure_engine_errors(
                 if group not in chosen:
                     chosen[group] = reading_sums.index(min(reading_sums, key=lambda item: item.noise_to_signal_ratio))
                 if chosen[group] < len(reading_sums):
-                    chosen_sums = reading_sums[chosen[group]]
-                    sums.setdefault(group, ErrorSums()).merge_sums(
-                        {name: getattr(chosen_sums, name) for name in vars(chosen_sums)}
-                    )
+                    sums.setdefault(group, ErrorSums()).merge_sums(vars(reading_sums[chosen[group]]))
             yield dict(zip(sums, compute_error_metrics_of_all([*sums.values()]), strict=True))
 
 
@@ -146,8 +144,7 @@ def _find_unmasked_elements(
         raise TrtTuiError(
             f"{mask_name} does not fit {tensor}", f"its shape is {mask_array.shape}, the tensor's {shape}", ""
         )
-    sizes = [size if has else 1 for has, size in zip(axes, shape, strict=True)]
-    return np.broadcast_to(mask_array.reshape(sizes), shape)
+    return np.broadcast_to(expand_mask_to_axes(mask_array, axes), shape)
 
 
 def _sum_errors(reference: np.ndarray, actual: np.ndarray, is_unmasked: np.ndarray | None) -> ErrorSums:

@@ -68,7 +68,7 @@ ALL_PARTS = "*"
 
 _TARGET_PATTERN = re.compile(
     r"\s*(?:(?P<output>\S.*):)?\s*(?P<kind>[^\W\d][^\s<>=:\[\]]*)(?:\[(?P<part>[^\[\]]+)\])?\s*(?P<sign>[<>]=)"
-    r"\s*(?P<base>base\s*(?P<step>[-+])\s*)?(?P<number>[0-9.eE+-]+)(?P<percent>\s*%)?\s*$"
+    r"\s*(?P<base>base\s*(?P<step>[-+])\s*)?(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?P<percent>\s*%)?\s*$"
 )
 
 
@@ -445,8 +445,7 @@ def parse_target(target_text: str) -> Target:
         InputError: the text has another form.
     """
     match = _TARGET_PATTERN.match(target_text)
-    number = _parse_number(match["number"]) if match is not None else None
-    if match is None or number is None:
+    if match is None:
         suggestion = _suggest_target_text(target_text)
         raise InputError(
             f"{target_text!r} is not a valid target",
@@ -456,7 +455,7 @@ def parse_target(target_text: str) -> Target:
             else "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999, agreement>=0.99 or max_abs<=1e-2.",
         )
     kind, output, relative, percent = match["kind"], match["output"], bool(match["base"]), bool(match["percent"])
-    part = match["part"]
+    part, number = match["part"], float(match["number"])
     if kind not in list_bounded_values():
         kind, part = "metric", part if part is not None else kind
     bounded_value = list_bounded_values()[kind]
@@ -512,13 +511,6 @@ def parse_target(target_text: str) -> Target:
 
 def _bound_sign(bounded_value: BoundedValue) -> str:
     return ">=" if bounded_value.is_higher_better else "<="
-
-
-def _parse_number(number_text: str) -> float | None:
-    try:
-        return float(number_text)
-    except ValueError:
-        return None
 
 
 def choose_default_target(
@@ -635,11 +627,7 @@ def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutco
     if missed:
         return TargetOutcome(Outcome.UNCERTAIN_FAIL, _select_distinct_reasons(reasons))
     reasons += [caveat.text for caveat in accuracy.caveats if _is_caveat_relevant(caveat, targets, accuracy)]
-    reasons += [
-        caveat.text
-        for bounding_target in targets
-        if (caveat := _find_trivial_target_caveat(bounding_target, accuracy)) is not None
-    ]
+    reasons += filter(None, (_trivial_target_reason(bounding_target, accuracy) for bounding_target in targets))
     reasons += filter(None, (_lost_resemblance_reason(bounding_target, accuracy) for bounding_target in targets))
     reasons += _unbounded_mismatch_reasons(targets, accuracy)
     return TargetOutcome(Outcome.UNCERTAIN_PASS if reasons else Outcome.PASS, _select_distinct_reasons(reasons))
@@ -735,17 +723,15 @@ def _is_caveat_relevant(caveat: Caveat, targets: Sequence[Target], accuracy: Acc
     )
 
 
-def _find_trivial_target_caveat(target: Target, accuracy: Accuracy) -> Caveat | None:
-    """Returns a caveat if even meaningless outputs, such as those of other samples, meet the target; None if not."""
+def _trivial_target_reason(target: Target, accuracy: Accuracy) -> str:
+    """Returns the reason for doubt if even meaningless outputs, such as those of other samples, meet the target; "" if
+    not."""
     for kind, done in MEANINGLESS_OUTPUT_CHANGES.items():
         run = accuracy.meaningless_accuracies.get(kind)
         if run is not None and target.is_met_by(run):
-            return Caveat(
-                "trivial target",
-                f"{escape_hidden_characters(target.description)} is met even if "
-                f"{done} ({target.measured_value_text(run)})",
-            )
-    return None
+            description = escape_hidden_characters(target.description)
+            return f"{description} is met even if {done} ({target.measured_value_text(run)})"
+    return ""
 
 
 def _lost_resemblance_reason(target: Target, accuracy: Accuracy) -> str:

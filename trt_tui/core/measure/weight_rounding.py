@@ -29,7 +29,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -458,7 +458,7 @@ def measure_roundings(
             collect_input_products(network, model, wave, lowerings, part, backend, steps) for part in parts
         )
         for layer in wave:
-            steps.add_done_steps(1)
+            steps.report_progress(1)
             scale = lowerings[layer.group.name].scales[layer.site]
             weight = folds.compute_constant((layer.site.layer, layer.site.index), with_rounding=False)
             assert weight is not None
@@ -503,11 +503,8 @@ class StepProgress:
     def __init__(self, callback: RunProgress | None, total: int) -> None:
         self._callback, self._total, self._done = callback, total, 0
 
-    def add_done_steps(self, count: int) -> None:
-        self._done += count
-        self.report_progress()
-
-    def report_progress(self) -> None:
+    def report_progress(self, new_steps: int = 0) -> None:
+        self._done += new_steps
         if self._callback is not None:
             self._callback(min(self._done, self._total), self._total)
 
@@ -712,7 +709,7 @@ def _collect_outputs(
             outputs = runner.run(samples.read_feed(index))
             results.append({name: np.asarray(outputs[name]) for name in names})
             if steps is not None:
-                steps.add_done_steps(1)
+                steps.report_progress(1)
     return results
 
 
@@ -813,14 +810,8 @@ def _gather_scales(step_array: np.ndarray, scale: rulebook.QdqScale) -> np.ndarr
 def _list_segments(scale: rulebook.QdqScale, form: MatrixForm) -> list[slice] | None:
     """Returns the columns that share a scale in each row; None if several rows share a scale, which then cannot
     change."""
-    if scale.axis is None:
-        return None
-    size = scale.block_size
-    return (
-        [slice(0, form.columns)]
-        if size is None
-        else [slice(start, start + size) for start in range(0, form.columns, size)]
-    )
+    size = scale.block_size or form.columns
+    return None if scale.axis is None else [slice(start, start + size) for start in range(0, form.columns, size)]
 
 
 def _round_scales_to_stored_type(scale: rulebook.QdqScale, steps: np.ndarray) -> np.ndarray:
@@ -854,10 +845,6 @@ def _find_raised_scales(
 def _choose_layers_by_gain(gains: Mapping[str, float]) -> list[str]:
     """Returns the layers with the largest gains that have `MIN_GAIN_SHARE` of all gains together."""
     ordered = sorted(gains, key=lambda name: -gains[name])
-    total, chosen, covered = sum(gains.values()), list[str](), 0.0
-    for name in ordered:
-        if covered >= MIN_GAIN_SHARE * total:
-            break
-        chosen.append(name)
-        covered += gains[name]
-    return chosen
+    gains_before = accumulate((gains[name] for name in ordered), initial=0.0)
+    needed = MIN_GAIN_SHARE * sum(gains.values())
+    return [name for name, gain in zip(ordered, gains_before, strict=False) if gain < needed]

@@ -1352,13 +1352,17 @@ class AttentionScaleKind(ZeroCostKind):
         ]
         scales = network.zero_cost_support.attention_scales
         for placements in (SINGLE_PLACEMENTS, (ScalePlacement.BOTH,)):
-            moves = {}
-            for subject in subjects:
-                possible = [
+            possible = {
+                subject: [
                     placement for placement in placements if not placement_refusal_reason(scales[subject], placement)
                 ]
-                if possible:
-                    moves[subject] = make_attention_scale_move(network, subject, possible[0], context.reason)
+                for subject in subjects
+            }
+            moves = {
+                subject: make_attention_scale_move(network, subject, allowed[0], context.reason)
+                for subject, allowed in possible.items()
+                if allowed
+            }
             if not moves:
                 continue
             names = dict.fromkeys(

@@ -27,7 +27,7 @@ from trt_tui.core.network.opset_conversion import convert_opset
 from trt_tui.core.network.original_network import propose_original_weights
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
-from trt_tui.errors import InputError
+from trt_tui.errors import InputError, TrtTuiError
 
 FP16_MASK_VALUE = FP16_MAX / 2
 """The value that constants beyond the range of FP16 are clamped to.
@@ -185,6 +185,13 @@ class Network(NetworkOutline):
         if number and tensor not in self.constant_tensors:
             return np.full([1] * len(self.shape(tensor) or ()), number, np.float32)
         return self._constant_values.constant_value(tensor)
+
+    def find_constant_value(self, tensor: str) -> np.ndarray | None:
+        """Returns the value of a constant tensor; None if it cannot be computed."""
+        try:
+            return self.constant_value(tensor)
+        except TrtTuiError:
+            return None
 
     @property
     def epsilon_readers(self) -> Mapping[str, Collection[str]]:

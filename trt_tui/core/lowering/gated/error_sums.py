@@ -160,9 +160,11 @@ class ErrorSumsEmitter(ABC):
         emitter, nodes, value = self._emitter, self._emitter.nodes, self._emitter.values[tensor]
         if value.dtype != ir.DataType.FLOAT:
             value = emitter.add_operator(nodes, "Cast", [value], "float", to=int(ir.DataType.FLOAT))
-        columns = []
-        for masked in dict.fromkeys((value, self._set_padding_to_zero(tensor, value, nodes))):
-            columns += [self._emit_reduction(operator, masked, nodes) for operator in ("ReduceMax", "ReduceMin")]
+        columns = [
+            self._emit_reduction(operator, masked, nodes)
+            for masked in dict.fromkeys((value, self._set_padding_to_zero(tensor, value, nodes)))
+            for operator in ("ReduceMax", "ReduceMin")
+        ]
         columns = (columns * 2)[: len(EXTREME_COLUMNS)]
         return self._cast_to_float64(emitter.add_operator(nodes, "Concat", columns, "extremes", axis=0), nodes)
 

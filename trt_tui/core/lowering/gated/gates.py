@@ -297,10 +297,13 @@ def emit_ungated_group(
         for tensor in layer.inputs:
             if tensor:
                 resolve_group_tensor(emitter, group, branch_tensors, tensor, nodes)
-        scope = branch_tensors.new_child()
-        for index, tensor in enumerate(layer.inputs):
-            if (fed := graph_inputs.weights.get((group.name, name, index))) is not None:
-                scope[tensor] = fed
+        scope = branch_tensors.new_child(
+            {
+                tensor: fed
+                for index, tensor in enumerate(layer.inputs)
+                if (fed := graph_inputs.weights.get((group.name, name, index))) is not None
+            }
+        )
         emitter.copy_layer(layer, scope, nodes, emitter.make_unique_name(name))
         branch_tensors.update({tensor: scope[tensor] for tensor in layer.outputs if tensor})
 
