@@ -1,6 +1,5 @@
 """The comparison of two dumps of tensors, and the list of the tensors of one, for the command `dumps`."""
 
-import math
 import shlex
 
 from trt_tui.cli.headless_session import HeadlessSession, open_config_session
@@ -8,7 +7,7 @@ from trt_tui.cli.output_files import json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_report
 from trt_tui.core.lowering.lowering_checks import replace_all_file_precisions
 from trt_tui.core.measure.dump_comparison import TensorDifference, find_groups_to_raise_to_fp32
-from trt_tui.core.measure.error_metrics import list_error_columns
+from trt_tui.core.measure.error_metrics import finite_or_none, list_error_columns
 from trt_tui.core.measure.results import Run, RunKind
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
@@ -208,9 +207,6 @@ def _tensor_error_mark(tensor_difference: TensorDifference) -> str:
 
 def _comparison_json(comparison: DumpsCompared, threshold: float, with_network: bool) -> str:
     """Returns a dump comparison as JSON of schema ``dumps-v1``."""
-
-    def finite_or_none(value: float | None) -> float | None:
-        return value if value is not None and math.isfinite(value) else None
 
     tensors = {
         tensor.tensor: {

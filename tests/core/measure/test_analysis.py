@@ -561,11 +561,8 @@ def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
         (1.0, inputs, "12% underflow: below FP16's smallest value 6e-8"),
         (1e-5, {"x": np.ones((4, 16), np.float32)}, "max 1e-5 is below FP16's smallest normal 6.1e-5"),
     ):
-        found = last(
-            measure_group_errors(analysed(single("Relu", scale), ones), {"fp16": FP16}, {}, with_isolated=False)
-        )["fp16"]
+        found = last(measure_group_errors(analysed(single("Relu", scale), ones), {"fp16": FP16}, {}))["fp16"]
         assert found[group].warning_text.startswith(f"{said}; BF16")
-        assert all(one.isolated is None and one.accumulated is not None for one in found.values())
 
 
 def test_a_reference_with_nan_is_an_error(analysed):
@@ -596,7 +593,7 @@ def test_a_reference_that_does_not_fit_memory_is_kept_in_a_file(analysed, monkey
     monkeypatch.setattr(run_sources, "TENSOR_CACHE_BYTES", 90)  # one feed has 64 bytes
     spilling = analysed(networks.mlp(), vectors())
     assert last(spilling.measure_accuracy(FP16, {})) == expected == last(spilling.measure_accuracy(FP16, {}))
-    assert len(spilling._reference_cache._arrays) == 1 and len(spilling._reference_cache._spooled) == 2
+    assert len(spilling._fp32_cache._arrays) == 1 and len(spilling._fp32_cache._spooled) == 2
     spilling.close()
     assert last(spilling.measure_accuracy(FP16, {})) == expected
 

@@ -280,7 +280,7 @@ def test_what_is_large_inside_a_group_is_named_with_the_free_way_out(scale, rewr
         else config
     )
     with Analysis(network, backend, data, select_judged_outputs(network)) as analysis:
-        *_, last = measure_group_errors(analysis, {"config": config}, ranges, with_isolated=False)
+        *_, last = measure_group_errors(analysis, {"config": config}, ranges)
     errors = last.value["config"]["/norm/mean/ReduceMean"]
     assert re.match(said + ("$" if not said else ""), errors.warning_text), errors.warning_text
     record = config_results_record(network, ConfigResults(group_errors=last.value["config"]))["layers"][

@@ -10,7 +10,7 @@ pair keep the pair. If no group is changed, the result is the network of the fil
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -104,12 +104,8 @@ def lower_rewritten_network(
     group_lowerings = rulebook.plan_lowering(network, config, ranges, with_casts=with_casts)
     opset = required_opset_of_lowerings(group_lowerings, network.opset, with_casts=with_casts)
     model = network.convert_model_to_opset(opset).clone()
-    typed_network = TypedLowering(network, config, group_lowerings, opset, model, with_casts=with_casts).lower_network()
-    return replace(
-        typed_network,
-        layer_changes={**typed_network.layer_changes, **rewritten_network.layer_changes},
-        notes=(*typed_network.notes, *rewritten_network.notes),
-    )
+    lowering = TypedLowering(rewritten_network, config, group_lowerings, opset, model, with_casts=with_casts)
+    return lowering.lower_network()
 
 
 def required_opset_of_lowerings(
@@ -129,6 +125,7 @@ class TypedLowering(GraphEditor):
     """The lowering of one config to a strongly typed network.
 
     Args:
+        rewritten_network: The network with the edits of the config.
         group_lowerings: The result of `rulebook.plan_lowering`.
         model: The model that is changed, converted to ``opset``.
         with_casts: False keeps every tensor in FP32, as in `lower_rewritten_network`.
@@ -136,7 +133,7 @@ class TypedLowering(GraphEditor):
 
     def __init__(
         self,
-        network: Network,
+        rewritten_network: RewrittenNetwork,
         config: PrecisionConfig,
         group_lowerings: Mapping[str, GroupLowering],
         opset: int,
@@ -145,7 +142,7 @@ class TypedLowering(GraphEditor):
         with_casts: bool,
     ) -> None:
         super().__init__(model.graph)
-        self.network = network
+        self.rewritten_network, self.network = rewritten_network, rewritten_network.network
         self.config = config
         self.with_casts = with_casts
         self.group_lowerings = group_lowerings
@@ -209,7 +206,12 @@ class TypedLowering(GraphEditor):
             if (reason := rulebook.precision_refusal_reason(group, self.config))
             for name in group.layers
         }
-        return TypedNetwork(self.model, self.layer_changes, refused_layers, tuple(self.notes))
+        return TypedNetwork(
+            self.model,
+            {**self.layer_changes, **self.rewritten_network.layer_changes},
+            refused_layers,
+            (*self.notes, *self.rewritten_network.notes),
+        )
 
     # -- one layer ----------------------------------------------------------------------------------------------
 
@@ -713,18 +715,18 @@ def lower_from_source_model(network: Network, config: PrecisionConfig, ranges: M
     refuse_edits_under_file_precision(network, config)
     # the layers of the file read tensors by their names in the file
     rewritten_network = rewrite_network_for_config(network, config, keeps_neutral_layers=True)
-    typed_network = _SourceModelLowering(rewritten_network.network, source_model, config, ranges).lower_network()
-    return replace(
-        typed_network,
-        layer_changes={**typed_network.layer_changes, **rewritten_network.layer_changes},
-        notes=(*typed_network.notes, *rewritten_network.notes),
-    )
+    return _SourceModelLowering(rewritten_network, source_model, config, ranges).lower_network()
 
 
 class _SourceModelLowering(TypedLowering):
     def __init__(
-        self, network: Network, source_model: SourceModel, config: PrecisionConfig, ranges: Mapping[str, float]
+        self,
+        rewritten_network: RewrittenNetwork,
+        source_model: SourceModel,
+        config: PrecisionConfig,
+        ranges: Mapping[str, float],
     ) -> None:
+        network = rewritten_network.network
         group_lowerings = rulebook.plan_lowering(network, config, ranges)
         touched_groups = [
             group for group in network.groups if group_lowerings[group.name].precision is not Precision.FILE
@@ -741,7 +743,7 @@ class _SourceModelLowering(TypedLowering):
             else opset
         )
         super().__init__(
-            network,
+            rewritten_network,
             config,
             group_lowerings,
             required_opset,

@@ -22,7 +22,7 @@ from trt_tui.core.measure.error_metrics import (
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, find_unmasked_elements, take_judged_slice
 from trt_tui.core.measure.results import Accuracy, Caveat, OutputErrors
 from trt_tui.core.measure.simulation_limits import FailedRunOutputs
-from trt_tui.core.measure.user_metric import FeedOutputs, MetricScorer
+from trt_tui.core.measure.user_metric import MetricScorer
 from trt_tui.errors import InputError, TrtTuiError
 
 
@@ -77,8 +77,7 @@ class AccuracyReducer:
             for _ in range(2)
         )
         self.worst_samples: dict[str, tuple[SampleName, float]] = {}
-        self.metric_outputs: list[Mapping[str, np.ndarray]] = []
-        self.metric_feeds: list[int] = []
+        self.metric_outputs: dict[int, Mapping[str, np.ndarray]] = {}
         self.added_samples = 0
         self.agreement_count = 0
         self.total_samples = sum(samples.count_samples_of_feed(index) for index in feed_indices)
@@ -143,8 +142,7 @@ class AccuracyReducer:
                 self.agreement_count += int(np.count_nonzero(top == now))
                 self.bootstrap_sampler.add_top1_agreement(top == now)
         if self._metric_scorer is not None:
-            self.metric_outputs.append({name: outputs[name] for name in self._metric_scorer.output_names})
-            self.metric_feeds.append(feed_index)
+            self.metric_outputs[feed_index] = {name: outputs[name] for name in self._metric_scorer.output_names}
         self.added_samples += rows
 
     def _add_nonfinite_of_searched_feed(
@@ -231,15 +229,13 @@ class AccuracyReducer:
             # then. On all samples its error is raised.
             ignored_errors = [InputError] if self.added_samples < self.total_samples else []
             with contextlib.suppress(*ignored_errors):
-                reference_metric = self._metric_scorer.compute_reference_metric(self.metric_feeds)
-                metric = self._compute_metric(self._metric_scorer, self.metric_outputs, self.metric_feeds)
-                compared = [
-                    (outputs, feed)
-                    for outputs, feed in zip(self.metric_outputs, self.metric_feeds, strict=True)
-                    if feed in self._compared_feeds
-                ]
+                reference_metric = self._metric_scorer.compute_reference_metric([*self.metric_outputs])
+                metric = self._compute_metric(self._metric_scorer, self.metric_outputs)
+                compared = {
+                    feed: outputs for feed, outputs in self.metric_outputs.items() if feed in self._compared_feeds
+                }
                 if compared:
-                    compared_metric = self._compute_metric(self._metric_scorer, *zip(*compared, strict=True))
+                    compared_metric = self._compute_metric(self._metric_scorer, compared)
         is_agreement_counted = self._classifier_output in self.judged_outputs and self.added_samples
         agreement = self.agreement_count / self.added_samples if is_agreement_counted else None
         noise = [sums.noise_to_signal_ratio for sums in self.error_sums.values()] or [
@@ -274,21 +270,21 @@ class AccuracyReducer:
         if self._metric_scorer is None or not accuracy.metric:
             return
         for spread in self._metric_scorer.measure_metric_intervals(
-            self.metric_outputs, self.metric_feeds, accuracy.intervals or AccuracyIntervals()
+            [*self.metric_outputs.values()], [*self.metric_outputs], accuracy.intervals or AccuracyIntervals()
         ):
             yield replace(accuracy, intervals=spread)
 
     @staticmethod
     def _compute_metric(
-        metric_scorer: MetricScorer, feed_outputs: FeedOutputs, feed_indices: Sequence[int]
+        metric_scorer: MetricScorer, outputs_by_feed: Mapping[int, Mapping[str, np.ndarray]]
     ) -> dict[str, float]:
         try:
-            return metric_scorer.compute_metric(feed_outputs, feed_indices)
+            return metric_scorer.compute_metric([*outputs_by_feed.values()], [*outputs_by_feed])
         except InputError:
             # A metric is not called on NaN and Inf: the outputs already show that the run is broken.
             if all(
                 np.isfinite(array).all()
-                for arrays in feed_outputs
+                for arrays in outputs_by_feed.values()
                 for array in arrays.values()
                 if array.dtype.kind != "U"
             ):

@@ -23,7 +23,6 @@ from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
     Magnitudes,
-    MagnitudeTask,
     OverflowEffectMeasurement,
     find_worst_overflows,
     list_fp16_overflows,
@@ -39,7 +38,7 @@ from trt_tui.core.measure.results import (
     Run,
     RunKind,
 )
-from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, IterableRunSource, RunSource, TensorCache
+from trt_tui.core.measure.run_sources import IndexedRunSource, IterableRunSource, RunSource
 from trt_tui.core.measure.simulation import SampleDependence, Simulation, measure_sample_dependence
 from trt_tui.core.measure.simulation_limits import (
     FailedRunOutputs,
@@ -289,12 +288,8 @@ class Analysis(Simulation):
         )
         regrouped.metric, regrouped._metric_scorer = None, None
         regrouped.fetched_tensors = tuple(dict.fromkeys(judged_output.tensor for judged_output in self.judged_outputs))
-        regrouped._reference_slices, regrouped._reference_row_sums = {}, {}
-        regrouped._dependences = {}
         regrouped.__dict__.pop("_overflow_effect", None)
-        regrouped._feed_cache = FeedCache(regrouped.samples, self.backend.capabilities.has_device)
-        regrouped._fp32_cache, regrouped._reference_cache, regrouped._magnitudes = TensorCache(), TensorCache(), {}
-        regrouped._magnitude_task, regrouped._magnitude_user_count = MagnitudeTask(), 0
+        regrouped._clear_caches_of_feeds()
         return regrouped
 
     def execute_config(

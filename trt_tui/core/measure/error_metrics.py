@@ -230,6 +230,10 @@ ERROR_METRICS = {
 """All error metrics by name, in the order of columns and records."""
 
 
+def finite_or_none(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
 def list_error_columns(table: RunTable) -> list[ErrorMetric]:
     return [metric for metric in ERROR_METRICS.values() if table in metric.tables]
 

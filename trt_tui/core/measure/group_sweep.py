@@ -647,27 +647,15 @@ class GroupSweep:
         mixed = self.analysis.copy_with_batches([rows])
         mixed_outputs = mixed.get_fp32_outputs(0)
         yield self._count_executed_and_expected_samples()
-        for judged_output in mixed.judged_outputs:
-            if mixed_outputs[judged_output.tensor].shape[:1] != (len(rows),):
-                return False  # its first axis is not that of the samples, such as the time of a sequence
-            for row_index, (index, row) in enumerate(rows):
-                expected, got = (
-                    self.analysis.get_fp32_outputs(index)[judged_output.tensor][row],
-                    mixed_outputs[judged_output.tensor][row_index],
-                )
-                if expected.shape != got.shape:
-                    return False
-                if expected.dtype.kind != "f":
-                    if not np.array_equal(expected, got):
-                        return False
-                    continue
-                wide = expected.astype(np.float64)
-                both = np.isfinite(wide) & np.isfinite(got)
-                if not np.array_equal(np.isfinite(wide), np.isfinite(got)) or (
-                    ((got - wide)[both] ** 2).sum() > EQUAL_ENERGY_FRACTION * (wide[both] ** 2).sum()
-                ):
-                    return False
-        return True
+        return all(
+            # The first axis of an output may be another than that of the samples, such as the time of a sequence.
+            mixed_outputs[output.tensor].shape[:1] == (len(rows),)
+            and all(
+                _has_equal_energy(self.analysis.get_fp32_outputs(index)[output.tensor][row], mixed_row)
+                for (index, row), mixed_row in zip(rows, mixed_outputs[output.tensor], strict=True)
+            )
+            for output in mixed.judged_outputs
+        )
 
     def _split_into_batches(self, samples: Sequence[int]) -> Iterator[tuple[int, ...]]:
         for start in range(0, len(samples), self._samples_or_feeds_per_run):
@@ -718,6 +706,17 @@ class GroupSweep:
         return None if integers or not 0 < worst < math.inf else -10 * math.log10(worst)
 
 
+def _has_equal_energy(expected: np.ndarray, actual: np.ndarray) -> bool:
+    """Returns True if two outputs of one sample are equal, apart from the order of FP32 sums."""
+    if expected.shape != actual.shape or expected.dtype.kind != "f":
+        return np.array_equal(expected, actual)
+    wide = expected.astype(np.float64)
+    both = np.isfinite(wide) & np.isfinite(actual)
+    return np.array_equal(np.isfinite(wide), np.isfinite(actual)) and bool(
+        ((actual - wide)[both] ** 2).sum() <= EQUAL_ENERGY_FRACTION * (wide[both] ** 2).sum()
+    )
+
+
 def has_rounded_values(network: Network, group: FusionGroup, config: PrecisionConfig) -> bool:
     """Returns True if a group changes any value in a config by rounding."""
     precision = config.precision_of(group)
@@ -727,17 +726,11 @@ def has_rounded_values(network: Network, group: FusionGroup, config: PrecisionCo
         return group.file_precision is not None and not group.file_precision.is_plain_fp32
     if precision in QUANTIZED_TYPES:
         return True
-    for name in group.layers:
-        if not preserves_precision_of_values(network.get_layer(name)):
-            return True
-    for tensor in group.inputs:
-        producer = network.producer.get(tensor)
-        source = network.find_group(producer) if producer is not None else None
-        if source is None:
-            return True
-        if find_boundary_type(source, config.precision_of(source), config.other) is not precision:
-            return True
-    return False
+    sources = [network.find_group(network.producer.get(tensor, "")) for tensor in group.inputs]
+    return not all(preserves_precision_of_values(network.get_layer(name)) for name in group.layers) or any(
+        source is None or find_boundary_type(source, config.precision_of(source), config.other) is not precision
+        for source in sources
+    )
 
 
 MAX_SHARE_HALF_WIDTH = 1.0

@@ -450,21 +450,13 @@ class Simulation(ClosingContext):
         self.classifier_output = find_class_score_output(network, self.judged_outputs)
         self.session_count = 0
         self.execution_mode: ExecutionMode | None = None
-        self._magnitudes: dict[int, Magnitudes] = {}
-        self._magnitude_task, self._magnitude_user_count = MagnitudeTask(), 0
         self._graph_loader = GatedGraphLoader(backend, samples, WHAT_IFS_TEXT, network)
         samples.memory_fallbacks.register_session_release(WHAT_IFS_TEXT, self.unload_session)
         self._loaded_graph: tuple[GatedGraph, Runner] | None = None
-        self._reference_slices: dict[tuple[int, str], np.ndarray] = {}
-        self._reference_row_sums: dict[tuple[int, str], np.ndarray] = {}
         self._compared_outputs: tuple[ComparedTensor, ...] = ()
         self._compared_shapes: dict[tuple[object, ...], tuple[int, ...]] = {}
-        self._dependences: dict[tuple[int, ...], SampleDependence] = {}
         self._blank_references: dict[tuple[int, ...], np.ndarray] = {}
-        self._feed_cache = FeedCache(samples, backend.capabilities.has_device)
-        self._fp32_cache = self._reference_cache = TensorCache()
-        if reference_source is not None:
-            self._reference_cache = TensorCache()
+        self._clear_caches_of_feeds()
         names = [*(judged_output.tensor for judged_output in self.judged_outputs), *extra_tensors]
         if self.metric is not None:
             names += metric_tensors
@@ -472,6 +464,15 @@ class Simulation(ClosingContext):
         _refuse_tensors_without_sample_rows(network, samples, self.fetched_tensors)
         self._original: Simulation | None = None
         self._sample_positions: tuple[Sequence[SamplePosition], ...] = ()
+
+    def _clear_caches_of_feeds(self) -> None:
+        self._magnitudes: dict[int, Magnitudes] = {}
+        self._magnitude_task, self._magnitude_user_count = MagnitudeTask(), 0
+        self._reference_slices: dict[tuple[int, str], np.ndarray] = {}
+        self._reference_row_sums: dict[tuple[int, str], np.ndarray] = {}
+        self._dependences: dict[tuple[int, ...], SampleDependence] = {}
+        self._feed_cache = FeedCache(self.samples, self.backend.capabilities.has_device)
+        self._fp32_cache, self._reference_cache = TensorCache(), TensorCache()
 
     def close(self) -> None:
         """Frees the inference session and the reference."""

@@ -334,11 +334,6 @@ def _run_failure_text(network: NetworkOutline, error: RunFailedError) -> str:
 def _make_mismatching_array(expected: np.ndarray) -> np.ndarray:
     """Returns an array that differs everywhere from the expected one: NaN for floats, unequal values for all other
     types."""
-    kind, unlike = expected.dtype.kind, np.empty_like(expected)
-    if kind == "f":
-        unlike[...] = np.nan
-    elif kind in "biu":
-        unlike[...] = expected == 0
-    else:
-        unlike[...] = ""
-    return unlike
+    if expected.dtype.kind in "biu":
+        return np.asarray(expected == 0, expected.dtype)
+    return np.full_like(expected, np.nan if expected.dtype.kind == "f" else "")

@@ -27,6 +27,7 @@ from trt_tui.core.measure.error_metrics import (
     compute_error_metrics_of_all,
     compute_sample_sum_table,
     compute_sqnr_db_by_sample,
+    finite_or_none,
     flatten_each_sample,
 )
 from trt_tui.core.measure.judged_outputs import find_common_mask_name, read_mask, take_judged_slice
@@ -223,25 +224,21 @@ class OutputSpread:
 
     def to_record(self) -> dict[str, Any]:
         return {
-            "sqnr_db": {name: _finite_or_none(value) for name, value in self.sqnrs_db.items()},
+            "sqnr_db": {name: finite_or_none(value) for name, value in self.sqnrs_db.items()},
             "nonfinite": {name: errors.nonfinite_count for name, errors in self.errors.items()},
-            "spread_db": _finite_or_none(self.spread_db),
+            "spread_db": finite_or_none(self.spread_db),
             "worst_sample": self.worst_sample.index if self.worst_sample is not None else None,
             **(
                 {"worst_file": self.worst_sample.file}
                 if self.worst_sample is not None and self.worst_sample.file
                 else {}
             ),
-            "worst_sample_spread_db": _finite_or_none(self.worst_sample_spread_db),
-            "max_difference": _finite_or_none(self.max_difference),
+            "worst_sample_spread_db": finite_or_none(self.worst_sample_spread_db),
+            "max_difference": finite_or_none(self.max_difference),
             "elements": self.elements,
             "different_elements": self.different_elements,
             "nonfinite_differences": self.nonfinite_differences,
         }
-
-
-def _finite_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -544,6 +541,11 @@ def _find_sample_order(local_array: np.ndarray, production_array: np.ndarray) ->
 
 
 ENGINE_SUFFIXES = (".plan", ".engine", ".trt")
+_RUN_KIND_BY_SUFFIX = {
+    ".onnx": RunKind.NETWORK_FILE,
+    **dict.fromkeys((*DUMP_SUFFIXES, *PICKLE_SUFFIXES), RunKind.DUMP),
+    **dict.fromkeys(ENGINE_SUFFIXES, RunKind.ENGINE_FILE),
+}
 PRODUCTION_STAGE = "production"
 
 MIN_AGREEMENT_DB = 40.0
@@ -630,12 +632,9 @@ def find_run_kind_of_file(file_name: str, option_text: str) -> RunKind:
         InputError: the file cannot be a stage.
     """
     suffix = split_dump_spec(file_name)[0].suffix.lower()
-    if suffix == ".onnx":
-        return RunKind.NETWORK_FILE
-    if suffix in (*DUMP_SUFFIXES, *PICKLE_SUFFIXES) or Path(file_name).is_dir():
-        return RunKind.DUMP
-    if suffix in ENGINE_SUFFIXES:
-        return RunKind.ENGINE_FILE
+    is_folder = suffix != ".onnx" and Path(file_name).is_dir()
+    if is_folder or suffix in _RUN_KIND_BY_SUFFIX:
+        return RunKind.DUMP if is_folder else _RUN_KIND_BY_SUFFIX[suffix]
     raise InputError(
         f"{option_text}: the kind of {Path(file_name).name} is unknown",
         f"its name ends in {suffix or 'nothing'}",

@@ -1,6 +1,5 @@
 """Comparisons as the JSON record of schema ``comparison-v1``. Keys of values that were not measured are absent."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ from trt_tui.core.measure.error_metrics import (
     AccuracyIntervals,
     ConfidenceInterval,
     ErrorMetrics,
+    finite_or_none,
 )
 from trt_tui.core.measure.results import (
     Accuracy,
@@ -41,10 +41,6 @@ FORMAT = "trt-tui/comparison"
 VERSION = 1
 
 
-def _finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def drop_missing_values(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a record without the unmeasured values, which are None."""
     return {key: value for key, value in record.items() if value is not None}
@@ -62,7 +58,7 @@ def error_metrics_record(error_metrics: ErrorMetrics) -> dict[str, Any]:
         if metric.is_for_integers_only is is_for_integers_only
     }
     record: dict[str, Any] = {
-        metric.key: _finite_or_none(value)
+        metric.key: finite_or_none(value)
         for metric, value in values.items()
         if value is not None or metric.is_always_recorded
     }
@@ -76,12 +72,12 @@ def output_errors_record(output_errors: OutputErrors) -> dict[str, Any]:
         record["worst_sample"] = {
             "index": worst.index,
             **({"file": worst.file} if worst.file else {}),
-            "sqnr_db": _finite_or_none(output_errors.worst_sqnr_db),
+            "sqnr_db": finite_or_none(output_errors.worst_sqnr_db),
         }
     if output_errors.variation_db is not None:
-        record["variation_db"] = _finite_or_none(output_errors.variation_db)
+        record["variation_db"] = finite_or_none(output_errors.variation_db)
     if output_errors.sqnr_against_variation_db is not None:
-        record["varying_sqnr_db"] = _finite_or_none(output_errors.sqnr_against_variation_db)
+        record["varying_sqnr_db"] = finite_or_none(output_errors.sqnr_against_variation_db)
     return record
 
 
@@ -138,7 +134,7 @@ def accuracy_intervals_record(intervals: AccuracyIntervals, metric_name: str) ->
 
     def interval_ends(intervals_by_kind: Mapping[str, ConfidenceInterval | None]) -> dict[str, list[float | None]]:
         return {
-            kind: [_finite_or_none(entry.low), _finite_or_none(entry.high)]
+            kind: [finite_or_none(entry.low), finite_or_none(entry.high)]
             for kind, entry in intervals_by_kind.items()
             if entry is not None
         }
@@ -393,11 +389,11 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
     for name in (group.name for group in network.groups if group.name in config_results.shares):
         share = config_results.shares[name]
         groups[name] = {
-            "owns": _finite_or_none(share.fraction),
+            "owns": finite_or_none(share.fraction),
             **drop_missing_values({"samples": share.samples or None, "owns_unknown": share.unknown_reason or None}),
         }
         if share.half_width is not None:
-            groups[name]["owns_margin"] = _finite_or_none(share.half_width)
+            groups[name]["owns_margin"] = finite_or_none(share.half_width)
         if share.sqnr_if_raised_db is not None:
             groups[name]["impact_kept"] = {"sqnr_db": share.sqnr_if_raised_db}
     return record | drop_missing_values({"layers": layers or None, "groups": groups or None})
