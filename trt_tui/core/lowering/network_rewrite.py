@@ -285,9 +285,7 @@ class _NetworkRewriter:
                 self._remove_neutral_layer(layer)
         for name, norm in self.norms.items():
             self._replace_normalisation(name, norm)
-        for name, value in list(self.graph.initializers.items()):
-            if not value.uses() and not value.is_graph_output():
-                del self.graph.initializers[name]
+        remove_unread_values(self.graph, [*self.graph.initializers.values()])
         self.graph.sort()
         notes = (
             *fusion_barrier_output_notes(self._add_fusion_barrier_outputs()),

@@ -583,6 +583,8 @@ _MAX_NAMED_GROUPS = 3
 class Fp16RangeState(StrEnum):
     """The state of a fusion group in FP16: its values fit, overflow without effect, may overflow, or overflow.
 
+    The members are in the order of severity.
+
     - OVERFLOWS: an output of the group, or an output of an FP32 group that it reads, rounds to infinity however
       TensorRT fuses the layers.
     - MAY_OVERFLOW: only a value inside the group rounds to infinity, which a kernel may keep in FP32; or an input of
@@ -595,9 +597,6 @@ class Fp16RangeState(StrEnum):
     HARMLESS = "overflows without effect"
     MAY_OVERFLOW = "may overflow"
     OVERFLOWS = "overflows"
-
-
-_STATES_BY_SEVERITY = (Fp16RangeState.HARMLESS, Fp16RangeState.MAY_OVERFLOW, Fp16RangeState.OVERFLOWS)
 
 
 @dataclass(frozen=True)
@@ -687,7 +686,7 @@ def find_worst_overflows(overflows: Iterable[Fp16Overflow]) -> dict[str, Fp16Ove
         worst[value.group_name] = max(
             worst.get(value.group_name, value),
             value,
-            key=lambda value: (_STATES_BY_SEVERITY.index(value.state), bool(value.tensor), value.magnitude),
+            key=lambda value: ([*Fp16RangeState].index(value.state), bool(value.tensor), value.magnitude),
         )
     return worst
 

@@ -459,7 +459,8 @@ class GroupSweep:
             not swept.by_sample
             and not self._measures_all_samples
             and self.sample_count > FIRST_SAMPLES
-            and self._can_run_samples_separately
+            and len(swept.config_noise) == self.sample_count
+            and can_mix_samples(self.analysis.samples, self.feed_indices)
         ):
             swept.by_sample = yield from self._verify_mixed_batch_results()
         energies = self._divide_by_signal_energy(np.array(swept.config_noise)).sum(1)
@@ -501,7 +502,7 @@ class GroupSweep:
             measured_count = len(planner.contributions.get(name, ()))
             if len(swept.group_noise.get(name, ())) < measured_count + len(units):
                 swept.group_noise[name] = swept.group_noise.get(name, [])[:measured_count]
-                open_batches[name] = list(self._split_into_batches(units))
+                open_batches[name] = self._split_into_batches(units)
             else:
                 self._report_noise_to_planner(planner, name, units)
                 yield self._count_executed_and_expected_samples()
@@ -618,14 +619,6 @@ class GroupSweep:
         return _GroupNoiseTask(self.config, self.ranges, self._sample_positions, by_sample, self._reduces_groups)
 
     @property
-    def _can_run_samples_separately(self) -> bool:
-        """True if inputs and judged outputs have one row for each sample, so that samples can be executed in other
-        batches."""
-        return len(self.state.config_noise) == self.sample_count and can_mix_samples(
-            self.analysis.samples, self.feed_indices
-        )
-
-    @property
     def _draw_size_multiple(self) -> int:
         """The number of samples in one execution: a full feed if the batch size is fixed or a device is used, and 1 if
         not."""
@@ -657,13 +650,9 @@ class GroupSweep:
             for output in mixed.judged_outputs
         )
 
-    def _split_into_batches(self, samples: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        for start in range(0, len(samples), self._samples_or_feeds_per_run):
-            yield tuple(samples[start : start + self._samples_or_feeds_per_run])
-
-    @property
-    def _samples_or_feeds_per_run(self) -> int:
-        return max(self._rows_by_feed) if self.state.by_sample else 1
+    def _split_into_batches(self, samples_or_feeds: Sequence[int]) -> list[tuple[int, ...]]:
+        size = max(self._rows_by_feed) if self.state.by_sample else 1
+        return [tuple(samples_or_feeds[start : start + size]) for start in range(0, len(samples_or_feeds), size)]
 
     # -- estimates ----------------------------------------------------------------------------------------------------
 

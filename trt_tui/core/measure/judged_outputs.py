@@ -584,11 +584,12 @@ def _select_judged_tensors_before_plugins(network: Network, output_name: str) ->
         and name not in network.blocking_plugins
         and network.ir_value(name).dtype in FLOAT_TYPES
     }
-    parts = []
-    for tensor in sorted(tensors, key=lambda name: (network.get_layer(network.producer[name]).index, name)):
-        before, _ = _find_tensors_before_selection(network, tensor, False)
-        parts += [part for name in before or [tensor] for part in _split_tensor_into_concat_parts(network, name)]
-    return [replace(part, note="; ".join(filter(None, (reason, part.note)))) for part in parts]
+    return [
+        replace(part, note="; ".join(filter(None, (reason, part.note))))
+        for tensor in sorted(tensors, key=lambda name: (network.get_layer(network.producer[name]).index, name))
+        for name in _find_tensors_before_selection(network, tensor, False)[0] or [tensor]
+        for part in _split_tensor_into_concat_parts(network, name)
+    ]
 
 
 def _find_tensors_before_selection(network: Network, output_name: str, is_integer: bool) -> tuple[list[str], str]:

@@ -392,8 +392,6 @@ MIN_LAYER_IMPROVEMENT = 0.01
 MIN_GAIN_SHARE = 0.99
 """The share of the sum of all gains that the offered layers have together, those with the largest gain first."""
 
-_SPLIT_SEED = 0
-
 
 @dataclass(frozen=True)
 class RoundingProposal:
@@ -524,7 +522,7 @@ def split_held_out_samples(network: NetworkOutline, samples: Samples) -> tuple[S
     Batches are kept if there are at least four. They are kept too if the network has a fixed batch, or if their rows
     cannot be separated.
     """
-    random = np.random.default_rng(_SPLIT_SEED)
+    random = np.random.default_rng(_SEED)
     has_fixed_batch = any(info.shape is None or isinstance(next(iter(info.shape), 1), int) for info in network.inputs)
     if len(samples) < HELD_OUT_SHARE and not has_fixed_batch and can_mix_samples(samples, range(len(samples))):
         positions = [(feed, row) for feed in range(len(samples)) for row in range(samples.count_samples_of_feed(feed))]

@@ -28,7 +28,6 @@ from trt_tui.core.network.model_editing import (
     list_subgraphs,
     list_values_read_by_node,
     prune_model,
-    remove_unused_nodes,
     value_name,
 )
 from trt_tui.core.network.network import Network
@@ -329,16 +328,13 @@ def freeze_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:
             if value.dtype == ir.DataType.BOOL and not arrays[name].ndim
         },
     )
-    used = remove_unused_nodes(graph)
+    prune_model(model)
     graph.inputs[:] = [value for value in graph.inputs if value.name not in fixed]
     for name, value in fixed.items():
-        if id(value) in used:
+        if value.uses():
             value.const_value = ir.tensor(np.ascontiguousarray(arrays[name]), name=name)
             value.shape = ir.Shape(arrays[name].shape)
             graph.initializers[name] = value
-    for name, value in list(graph.initializers.items()):
-        if id(value) not in used:
-            del graph.initializers[name]
 
 
 def _select_branches(graph: ir.Graph, conditions: Mapping[int, bool]) -> None:

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -88,6 +88,8 @@ class ErrorSumsEmitter(ABC):
             elements of a tensor without a mask count.
         present_share: The fraction of elements that count, float64.
     """
+
+    _column_type: ClassVar[type[np.floating[Any]]] = np.float32
 
     def __init__(
         self, flow: GroupEmitter, presence_masks: Mapping[str, ir.Value], present_share: ir.Value | None
@@ -330,9 +332,6 @@ class ErrorSumsEmitter(ABC):
 
     # -- columns ------------------------------------------------------------------------------------------------
 
-    def _get_column_of_zeros(self) -> ir.Value:
-        return self._emitter.get_array_constant(np.zeros(1, np.float32), "none")
-
     def _cast_to_float64(self, value: ir.Value, nodes: Nodes) -> ir.Value:
         return self._emitter.add_operator(nodes, "Cast", [value], "double", to=int(ir.DataType.DOUBLE))
 
@@ -361,7 +360,8 @@ class ErrorSumsEmitter(ABC):
         """Returns the columns that depend on the test branch in the order of `ERROR_SUM_COLUMNS`; zeros for absent
         columns.
         """
-        return [columns.get(name) or self._get_column_of_zeros() for name in ERROR_SUM_COLUMNS[:_TEST_COLUMN_COUNT]]
+        zeros = self._emitter.get_array_constant(np.zeros(1, self._column_type), "none")
+        return [columns.get(name) or zeros for name in ERROR_SUM_COLUMNS[:_TEST_COLUMN_COUNT]]
 
     def _concatenate_exact_columns(self, reference: ReferenceSums, nodes: Nodes) -> ir.Value:
         return self._concatenate_columns(
@@ -558,6 +558,7 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
     """An emitter of error sums in float64 without If nodes. Values that FP16 cannot represent are always counted."""
 
     _flow: DataFlowEmitter
+    _column_type = np.float64
 
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
         """Implements `ErrorSumsEmitter._emit_isolated_error_row`. The errors are 0 if no gate of the group is true."""
@@ -608,9 +609,6 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         return counts
 
     # -- columns ------------------------------------------------------------------------------------------------
-
-    def _get_column_of_zeros(self) -> ir.Value:
-        return self._emitter.get_array_constant(np.zeros(1, np.float64), "none/double")
 
     def _emit_reduction(self, operator: str, tensor: ir.Value, nodes: Nodes) -> ir.Value:
         if operator == "ReduceSumSquare":
