@@ -29,6 +29,7 @@ from textual.pilot import Pilot
 from tests import local
 from tests.networks import Builder, floats
 from tests.screen import answered, screen_text, settle, taken_in
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.results import ErrorMetrics, OutputErrors
 from trt_tui.formatting import duration_text, escape_hidden_characters
 from trt_tui.options import Options
@@ -107,7 +108,9 @@ def upset(session: Session, rng: random.Random) -> list[float]:
             replace(
                 known.accuracy,
                 outputs={
-                    name: OutputErrors(ErrorMetrics(sqnr, abs(figure(rng))), worst_index=index, worst_sqnr_db=worst)
+                    name: OutputErrors(
+                        ErrorMetrics(sqnr, abs(figure(rng))), worst_sample=SampleName(index), worst_sqnr_db=worst
+                    )
                 },
                 total=2 * samples,
                 samples=samples if rng.random() < 0.3 else 2 * samples,

@@ -11,6 +11,7 @@ from tests import local
 from tests.measuring import verdict
 from tests.texts import lacking, numbers
 from trt_tui.core.calibration.calibration import DominantChannels, TensorStats
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure import causes
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
@@ -994,7 +995,7 @@ def test_the_output_of_the_worst_value_is_named_beside_it(session):
             both,
             outputs={
                 "boxes": boxes,
-                "scores": replace(scores, worst_index=index, worst_file="part17.npz", worst_sqnr_db=-3.2),
+                "scores": replace(scores, worst_sample=SampleName(index, "part17.npz"), worst_sqnr_db=-3.2),
             },
         )
         for index in (12345, 6)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests import local
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.results import ErrorMetrics, ExportedRun, OutputErrors, RunKind
 from trt_tui.core.measure.target import Outcome, TargetOutcome
 from trt_tui.core.network.layer_tree import Scope
@@ -110,7 +111,7 @@ def extreme(session):
     for config in session.list_run_configs().values():
         known = session.results.get_or_create_results(config)
         errors = ErrorMetrics(-123456.7, 0.123456)
-        output = OutputErrors(errors, worst_index=123456, worst_sqnr_db=-98765.4)
+        output = OutputErrors(errors, worst_sample=SampleName(123456), worst_sqnr_db=-98765.4)
         known.store_accuracy(
             replace(
                 known.accuracy, outputs={name: output}, metric={"accuracy": -1.23456e-7}, samples=12345, total=67890

@@ -132,7 +132,10 @@ def test_a_run_is_judged_on_all_samples_that_did_not_calibrate_it(tmp_path):
     measured = accuracies(opened(tmp_path, options))
     fp16, int8 = measured["fp16"], measured["int8"]
     assert (fp16.samples, fp16.total, int8.samples, int8.total) == (64, 64, 48, 48)
-    assert fp16.outputs["y"].worst_index == 3 and int8.outputs["y"].worst_index not in (*range(8), *range(32, 40))
+    assert fp16.outputs["y"].worst_sample.index == 3 and int8.outputs["y"].worst_sample.index not in (
+        *range(8),
+        *range(32, 40),
+    )
     others, name = fp16.accuracy_on_compared_samples, fp16.worst_output[0]
     assert others.outputs[name].errors.max_abs < fp16.outputs[name].errors.max_abs / 100
     assert int8.accuracy_on_compared_samples is int8
@@ -144,7 +147,7 @@ def test_nan_and_inf_count_on_every_sample(row, tmp_path):
     measured = accuracies(opened(tmp_path, save_product(tmp_path, **{f"row{row}": 2e4})))
     for run in ("fp16", "int8") if row != 12 else ("fp16",):
         accuracy = measured[run]
-        assert accuracy.nonfinite_count and accuracy.outputs["y"].worst_index == row, run
+        assert accuracy.nonfinite_count and accuracy.outputs["y"].worst_sample.index == row, run
         assert any(caveat.kind == "overflow" for caveat in accuracy.caveats), run
 
 

@@ -233,7 +233,7 @@ def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analy
             errors.value(metric) for errors in (verdict.outputs["y"].errors, errors_between(reference, test))
         )
         assert found == pytest.approx(pooled, rel=1e-12)
-    assert verdict.outputs["y"].worst_index == int(each.argmin())
+    assert verdict.outputs["y"].worst_sample.index == int(each.argmin())
     assert verdict.outputs["y"].worst_sqnr_db == pytest.approx(each.min())
     assert verdict.judged_error == pytest.approx(10 ** (-verdict.outputs["y"].errors.sqnr_db / 10))
     assert verdict.agreement == (reference.argmax(1) == test.argmax(1)).mean()
@@ -242,7 +242,7 @@ def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analy
 def test_fp32_is_exact(analysed):
     verdict = last(analysed(networks.mlp(), vectors()).measure_accuracy(FP32, {}))
     assert verdict.outputs["y"].errors.exact and verdict.outputs["y"].worst_sqnr_db is None
-    assert verdict.outputs["y"].worst_index is None and verdict.judged_error == 0 and verdict.agreement == 1.0
+    assert verdict.outputs["y"].worst_sample is None and verdict.judged_error == 0 and verdict.agreement == 1.0
 
 
 def test_a_sample_that_is_not_finite_is_the_worst_and_one_without_signal_is_not(analysed):
@@ -251,12 +251,12 @@ def test_a_sample_that_is_not_finite_is_the_worst_and_one_without_signal_is_not(
     reference = {"y": outputs["y"] * np.array([[0], [1], [1], [1]], np.float32)}
     tally = AccuracyReducer(analysis.samples, [0], analysis.judged_outputs, lambda index: reference)
     tally.add_feed_outputs(0, {"y": outputs["y"] + np.float32(1e-3)})
-    assert tally.compute_accuracy().outputs["y"].worst_index in (1, 2, 3)
+    assert tally.compute_accuracy().outputs["y"].worst_sample.index in (1, 2, 3)
     broken = outputs["y"].copy()
     broken[2, 0] = np.nan
     tally.add_feed_outputs(0, {"y": broken})
     one = tally.compute_accuracy().outputs["y"]
-    assert one.worst_index == 2 and one.worst_sqnr_db is None and one.errors.nan == 1
+    assert one.worst_sample.index == 2 and one.worst_sqnr_db is None and one.errors.nan == 1
 
 
 def test_agreement_is_for_class_scores_alone(analysed):
@@ -517,7 +517,11 @@ def test_fp16_overflow_is_counted_and_named(analysed):
     assert errors_.accumulated.inf == 4 and errors_.accumulated.sqnr_db is None
     assert found["fp32"][group.name].warning_text == ""
     verdict = last(analysis.measure_accuracy(FP16, {}))
-    assert verdict.nonfinite_count == 4 and verdict.outputs["y"].worst_index == 0 and math.isinf(verdict.judged_error)
+    assert (
+        verdict.nonfinite_count == 4
+        and verdict.outputs["y"].worst_sample.index == 0
+        and math.isinf(verdict.judged_error)
+    )
     assert sum(share.fraction for share in measure_shares(analysis, FP16, {}).values()) == 1.0
 
 
@@ -631,7 +635,7 @@ def test_a_device_compares_in_the_graph_and_says_the_same(analysed, monkeypatch,
         assert found.outputs.keys() == expected.outputs.keys() and found.samples == expected.samples
         for name, one in expected.outputs.items():
             other = found.outputs[name]
-            assert (other.errors.exact, other.worst_index) == (one.errors.exact, one.worst_index)
+            assert (other.errors.exact, other.worst_sample) == (one.errors.exact, one.worst_sample)
             for kind in ("sqnr_db", "cosine", "mse", "max_abs", "mean_abs"):
                 assert getattr(other.errors, kind) == pytest.approx(getattr(one.errors, kind), rel=1e-3), kind
         assert found.judged_error == pytest.approx(expected.judged_error, rel=1e-3)

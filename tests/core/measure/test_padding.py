@@ -107,7 +107,7 @@ def test_outputs_of_many_values_and_draws_of_samples(tmp_path, monkeypatch, data
             found.append((accuracy, measure_shares(analysis, config, ranges)))
     (first, one), (second, other) = found
     assert first.outputs["scores"].errors.sqnr_db == pytest.approx(second.outputs["scores"].errors.sqnr_db, abs=1e-3)
-    assert first.outputs["scores"].worst_index == second.outputs["scores"].worst_index
+    assert first.outputs["scores"].worst_sample == second.outputs["scores"].worst_sample
     assert first.outputs["scores"].errors.max_abs == pytest.approx(second.outputs["scores"].errors.max_abs, rel=1e-4)
     assert {name: share.fraction for name, share in one.items()} == pytest.approx(
         {name: share.fraction for name, share in other.items()}, abs=2e-2

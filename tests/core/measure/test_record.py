@@ -6,6 +6,7 @@ import pytest
 
 from tests import networks
 from tests.schemas import mismatches
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.results import (
     Accuracy,
@@ -46,7 +47,9 @@ def full_run(network):
     shares = {g.name: ErrorShare(0.5, 20.0) for g in network.groups}
     sqnr = {"sqnr": ConfidenceInterval(9.5, math.inf)}
     spread = AccuracyIntervals({"y": sqnr}, sqnr, metric_gains={"f1": ConfidenceInterval(-0.5, -0.3)}, metric_draws=100)
-    verdict = Accuracy({"y": OutputErrors(GOOD, 3, 4.5)}, {"f1": 0.5, "f1/a": 0.25}, 0.75, 8, 8, 0.1, spread)
+    verdict = Accuracy(
+        {"y": OutputErrors(GOOD, SampleName(3), 4.5)}, {"f1": 0.5, "f1/a": 0.25}, 0.75, 8, 8, 0.1, spread
+    )
     return ConfigResults({RunKind.SIMULATED_CONFIG: RunResult(verdict)}, groups, shares)
 
 

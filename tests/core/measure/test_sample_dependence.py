@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.texts import lacking, numbers
 from trt_tui import demo
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.error_metrics import (
     AccuracyIntervals,
@@ -47,7 +48,7 @@ def dependence(folder, outputs, batch, judged=None, metric=None):
 
 def caveats(found, *names, total=16):
     """What a run with 30 dB at each output, and 5 dB in its worst sample, has to say of a dependence."""
-    errors = OutputErrors(ErrorMetrics(30.0), worst_index=3, worst_sqnr_db=5.0)
+    errors = OutputErrors(ErrorMetrics(30.0), worst_sample=SampleName(3), worst_sqnr_db=5.0)
     return list(found.make_output_caveats(Accuracy(dict.fromkeys(names, errors), total=total)))
 
 

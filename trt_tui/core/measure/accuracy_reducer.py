@@ -17,6 +17,7 @@ from trt_tui.core.measure.error_metrics import (
     BootstrapSampler,
     ErrorMetrics,
     ErrorSums,
+    finite_or_none,
     flatten_each_sample,
 )
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, find_unmasked_elements, take_judged_slice
@@ -219,9 +220,8 @@ class AccuracyReducer:
             name, worst = self.worst_samples.get(judged_output.name, (None, math.inf))
             outputs[judged_output.name] = OutputErrors(
                 self.error_sums[judged_output.name].compute_error_metrics(),
-                name.index if name is not None else None,
-                worst if math.isfinite(worst) else None,
-                worst_file=name.file if name is not None else "",
+                name,
+                finite_or_none(worst),
             )
         metric, reference_metric, compared_metric = {}, {}, {}
         if self._metric_scorer is not None and with_metric and self.metric_outputs and not self._failures:

@@ -223,15 +223,11 @@ def _find_slice_starts(
             return None
         starts[axis] = sum(known_sizes)
         return starts
-    parameters = [_find_integer_values(network, shapes, name) if name else None for name in layer.inputs[1:]]
+    _, first_name, _, axes_name, steps_name = (*layer.inputs, "", "", "", "")[:5]
     first, axes, steps = (
-        parameters[0],
-        parameters[2] if len(parameters) > 2 else None,
-        parameters[3] if len(parameters) > 3 else None,
+        _find_integer_values(network, shapes, name) if name else None for name in (first_name, axes_name, steps_name)
     )
-    if first is None or len(layer.inputs) > 3 and layer.inputs[3] and axes is None:
-        return None
-    if len(layer.inputs) > 4 and layer.inputs[4] and (steps is None or any(step != 1 for step in steps)):
+    if first is None or axes_name and axes is None or steps_name and (steps is None or set(steps) - {1}):
         return None
     for axis, start in zip(axes if axes is not None else range(len(first)), first, strict=False):
         size = input_sizes[axis]
@@ -843,10 +839,7 @@ def _parse_axis_slice(axis: int, bound_texts: list[str], size: int | None) -> Ax
     Negative indices are converted to positive ones if the size of the axis is known.
     """
     if len(bound_texts) == 1:
-        index = int(bound_texts[0])
-        if size is not None and not -size <= index < size:
-            return None
-        start, stop = index, index + 1 or None
+        start, stop = int(bound_texts[0]), int(bound_texts[0]) + 1 or None
     else:
         start, stop = int(bound_texts[0] or 0), int(bound_texts[1]) if bound_texts[1] else None
     if size is not None:

@@ -90,22 +90,16 @@ class OutputErrors:
     """The error metrics of one judged output, with its worst sample.
 
     Attributes:
-        worst_index: Index of the worst sample in its file; None if unknown.
+        worst_sample: The name of the worst sample; None if unknown.
         worst_sqnr_db: SQNR of the worst sample in dB; None if unknown or not finite.
         variation_db: The energy of the reference's deviations from their mean over samples, relative to its energy;
             minus infinity if all samples are equal. None with one sample, and until all samples are measured.
-        worst_file: The file of the worst sample; "" unless the data are several files.
     """
 
     errors: ErrorMetrics
-    worst_index: int | None = None
+    worst_sample: SampleName | None = None
     worst_sqnr_db: float | None = None
     variation_db: float | None = None
-    worst_file: str = ""
-
-    @property
-    def worst_sample(self) -> SampleName | None:
-        return SampleName(self.worst_index, self.worst_file) if self.worst_index is not None else None
 
     @property
     def sqnr_against_variation_db(self) -> float | None:
@@ -193,7 +187,7 @@ class Accuracy:
     def worst_sample_errors(self) -> OutputErrors | None:
         """The errors of the float output that has the worst sample. A sample with NaN or Inf is the worst."""
         return min(
-            (output for output in self.outputs.values() if output.worst_index is not None),
+            (output for output in self.outputs.values() if output.worst_sample is not None),
             key=lambda output: -math.inf if output.worst_sqnr_db is None else output.worst_sqnr_db,
             default=None,
         )

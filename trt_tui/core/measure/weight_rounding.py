@@ -524,21 +524,25 @@ def split_held_out_samples(network: NetworkOutline, samples: Samples) -> tuple[S
     """
     random = np.random.default_rng(_SEED)
     has_fixed_batch = any(info.shape is None or isinstance(next(iter(info.shape), 1), int) for info in network.inputs)
-    if len(samples) < HELD_OUT_SHARE and not has_fixed_batch and can_mix_samples(samples, range(len(samples))):
-        positions = [(feed, row) for feed in range(len(samples)) for row in range(samples.count_samples_of_feed(feed))]
-        if len(positions) < 2 or samples.padding is not None:
-            return None
-        shuffled = [positions[index] for index in random.permutation(len(positions))]
-        held = max(len(positions) // HELD_OUT_SHARE, 1)
-        return (
-            mix_samples_into_batches(samples, [sorted(shuffled[held:])]),
-            mix_samples_into_batches(samples, [sorted(shuffled[:held])]),
-        )
-    if len(samples) < 2:
+    divides_batches = (
+        len(samples) < HELD_OUT_SHARE and not has_fixed_batch and can_mix_samples(samples, range(len(samples)))
+    )
+    positions = [
+        (feed, row)
+        for feed in range(len(samples))
+        for row in range(samples.count_samples_of_feed(feed) if divides_batches else 1)
+    ]
+    if len(positions) < 2 or divides_batches and samples.padding is not None:
         return None
-    held = max(len(samples) // HELD_OUT_SHARE, 1)
-    order = [int(index) for index in random.permutation(len(samples))]
-    return samples.select_feeds(sorted(order[held:])), samples.select_feeds(sorted(order[:held]))
+    shuffled = [positions[index] for index in random.permutation(len(positions))]
+    held = max(len(positions) // HELD_OUT_SHARE, 1)
+    rest, held_out = (
+        mix_samples_into_batches(samples, [sorted(part)])
+        if divides_batches
+        else samples.select_feeds([feed for feed, _ in sorted(part)])
+        for part in (shuffled[held:], shuffled[:held])
+    )
+    return rest, held_out
 
 
 def list_rounded_layers(network: Network, config: PrecisionConfig, groups: Iterable[FusionGroup]) -> list[RoundedLayer]:
