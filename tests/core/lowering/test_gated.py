@@ -305,7 +305,7 @@ def test_sums_are_those_of_numpy(name, case, backend):
             for config in (PrecisionConfig.from_precision(FP16), ALL_INT8, PrecisionConfig.from_precision(FP32))
         ]
     for result in results:
-        table = result[gated.accumulated_sums]
+        table = result[gated.sums_outputs["accumulated"]]
         assert table.shape == (len(gated.measured_groups), len(ERROR_SUM_COLUMNS)) and table.dtype == np.float64
         for row, tail in zip(table, tails, strict=True):
             expected = ErrorSums()
@@ -356,7 +356,7 @@ def test_a_graph_with_fixed_inputs_computes_what_the_feed_would_select(name, con
     with backend.load(gated.model, optimize=False) as runner, backend.load(fixed.model, optimize=False) as other:
         selected, result = runner.run({**one.feeds, **feed}), other.run(one.feeds)
     assert result.keys() == selected.keys()
-    assert all(np.isfinite(result[name]).all() for name in (fixed.accumulated_sums, fixed.isolated_sums))
+    assert all(np.isfinite(result[name]).all() for name in fixed.sums_outputs.values())
     for output, array in selected.items():
         error = lowered.sqnr(array, result[output])
         assert error > (60 if config == PrecisionConfig.from_precision(FP16) else 35), output
@@ -367,8 +367,8 @@ def test_isolated_masks_do_not_overflow(case, backend):
     gated = build_gated_graph(one.network, with_reference=True, with_isolated=True)
     config = PrecisionConfig.from_precision(FP16)
     with backend.load(gated.model, low_memory=True) as runner:
-        table = runner.run({**one.feeds, **gated.make_feed(config, one.ranges)}, [gated.isolated_sums])[
-            gated.isolated_sums
+        table = runner.run({**one.feeds, **gated.make_feed(config, one.ranges)}, [gated.sums_outputs["isolated"]])[
+            gated.sums_outputs["isolated"]
         ]
     masked = [
         row
@@ -386,8 +386,8 @@ def test_isolated_sums_are_those_of_each_group_alone(name, case, backend):
     one = case(name)
     gated = build_gated_graph(one.network, boundary_types=(FP32,), with_reference=True, with_isolated=True)
     with backend.load(gated.model, low_memory=True) as runner:
-        table = runner.run({**one.feeds, **gated.make_feed(ALL_INT8, one.ranges)}, [gated.isolated_sums])[
-            gated.isolated_sums
+        table = runner.run({**one.feeds, **gated.make_feed(ALL_INT8, one.ranges)}, [gated.sums_outputs["isolated"]])[
+            gated.sums_outputs["isolated"]
         ]
     tails = tuple(group.final_tensor for group in one.network.groups)
     alone = build_gated_graph(one.network, boundary_types=(FP32,), outputs=tails)
@@ -412,7 +412,7 @@ def test_squares_beyond_float32_are_finite_and_no_nan(case, backend):
     with backend.load(gated.model, low_memory=True) as runner:
         for precision in (Precision.BF16, Precision.FP32):
             feed = gated.make_feed(PrecisionConfig.from_precision(precision), one.ranges)
-            table = runner.run({**feeds, **feed})[gated.accumulated_sums]
+            table = runner.run({**feeds, **feed})[gated.sums_outputs["accumulated"]]
             assert np.isfinite(table).all()
             sums = dict(zip(ERROR_SUM_COLUMNS, table.T, strict=True))
             assert sums["ref2"].max() > 1e40 and sums["ref_max"].max() > 1e20
@@ -430,10 +430,12 @@ def test_overflow_is_counted_where_it_arises(opened, backend):
     feeds = {"x": np.array([[1, 100, -100, 2]], np.float32)}
     with backend.load(gated.model, low_memory=True) as runner:
         result = runner.run({**feeds, **gated.make_feed(PrecisionConfig.from_precision(FP16), {})})
-    first, second = (dict(zip(ERROR_SUM_COLUMNS, row, strict=True)) for row in result[gated.accumulated_sums])
+    first, second = (
+        dict(zip(ERROR_SUM_COLUMNS, row, strict=True)) for row in result[gated.sums_outputs["accumulated"]]
+    )
     assert (first["ref_max"], first["inf"], first["nan"], first["count"]) == (1e5, 2, 0, 4)
     assert (second["inf"], second["nan"], second["count"]) == (0, 1, 1)
-    alone = dict(zip(ERROR_SUM_COLUMNS, result[gated.isolated_sums][0], strict=True))
+    alone = dict(zip(ERROR_SUM_COLUMNS, result[gated.sums_outputs["isolated"]][0], strict=True))
     assert (alone["inf"], alone["nan"]) == (2, 0)
 
 
@@ -446,9 +448,11 @@ def test_what_fp16_cannot_hold_is_counted_on_request(opened, backend):
     feeds = {"x": x, **gated.make_feed(PrecisionConfig.from_precision(FP32), {})}
     columns = [ERROR_SUM_COLUMNS.index("fp16_over"), ERROR_SUM_COLUMNS.index("fp16_under")]
     with backend.load(gated.model, low_memory=True) as runner:
-        silent = runner.run(feeds)[gated.accumulated_sums]
+        silent = runner.run(feeds)[gated.sums_outputs["accumulated"]]
         counted, beside_nan = (
-            runner.run({**feeds, "x": np.append(more, x), gated.counting_gate: np.array(True)})[gated.accumulated_sums]
+            runner.run({**feeds, "x": np.append(more, x), gated.counting_gate: np.array(True)})[
+                gated.sums_outputs["accumulated"]
+            ]
             for more in (np.zeros(0, np.float32), np.full(1, np.nan, np.float32))
         )
     assert silent[0, columns].tolist() == [0, 0]
@@ -466,7 +470,7 @@ def test_sums_of_large_tensors_are_accurate(size, tolerance, opened, backend):
         result = runner.run({"x": x, **gated.make_feed(PrecisionConfig.from_precision(FP16), {})})
     expected = ErrorSums()
     expected.add_tensor_pair(result["reference/y"], result["test/y"])
-    for column, value in zip(ERROR_SUM_COLUMNS, result[gated.accumulated_sums][0], strict=True):
+    for column, value in zip(ERROR_SUM_COLUMNS, result[gated.sums_outputs["accumulated"]][0], strict=True):
         assert value == pytest.approx(getattr(expected, column), rel=tolerance), column
 
 

@@ -150,7 +150,7 @@ def test_isolated_errors_take_the_scales_of_each_group_in_both_forms(tmp_path, b
         )
         with backend.load(gated.model, low_memory=True) as runner:
             feeds = {**networks.feeds(onnx.load(network.path)), **gated.make_feed(AS_GIVEN, {})}
-            tables.append(runner.run(feeds, [gated.isolated_sums])[gated.isolated_sums])
+            tables.append(runner.run(feeds, [gated.sums_outputs["isolated"]])[gated.sums_outputs["isolated"]])
     np.testing.assert_allclose(*tables, rtol=1e-3)
 
 

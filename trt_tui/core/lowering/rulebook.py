@@ -697,10 +697,6 @@ def count_accumulator_roundings(network: Network, layer: Layer) -> int:
     return max(1, -(-math.prod(fixed_sizes) // chunk)) if sizes and len(fixed_sizes) == len(sizes) else 1
 
 
-def has_repeated_rounding(network: Network, layer: Layer) -> bool:
-    return count_accumulator_roundings(network, layer) > 1 or find_bias_input_index(network, layer) is not None
-
-
 def find_bias_input_index(network: Network, layer: Layer) -> int | None:
     """Returns the input index of the bias that a kernel adds after it has rounded the sum of products.
 

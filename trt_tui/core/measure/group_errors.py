@@ -637,11 +637,6 @@ class _ErrorTableSession:
         gated_graph, extra_inputs = self._gated_graph, {}
         if gated_graph.counting_gate is not None and not self._has_single_config_graph:
             extra_inputs[gated_graph.counting_gate] = np.array(self._counts_fp16 and counts_values_beyond_fp16)
-        names = {
-            kind: name
-            for kind, name in (("accumulated", gated_graph.accumulated_sums), ("isolated", gated_graph.isolated_sums))
-            if name is not None
-        }
         try:
             output_names = [
                 {tensor: outputs[tensor] for tensor in self._fetched_tensors}
@@ -651,12 +646,12 @@ class _ErrorTableSession:
             result = self._runner.run(
                 {**feed, **mask_feed, **self._config_feeds[run_name], **extra_inputs},
                 [
-                    *names.values(),
+                    *gated_graph.sums_outputs.values(),
                     *(name for outputs in output_names for name in outputs.values()),
                     *([EXTREMES_OUTPUT, *self._shape_outputs.values()] if self._extreme_tensors else ()),
                 ],
             )
-            tables = {kind: result[name] for kind, name in names.items()}
+            tables = {kind: result[name] for kind, name in gated_graph.sums_outputs.items()}
             if self._are_sums_valid(tables.values()):
                 self.last_extremes = (
                     None

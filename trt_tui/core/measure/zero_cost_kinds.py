@@ -258,6 +258,7 @@ class ZeroCostKind(ABC):
         title: The name of the kind in lists and messages.
         move_class: The kind of move that the change adds; None if it only changes precisions.
         stage: The stage in which the change is measured and tried.
+        needs_quantized_file: True if the change is for a network that comes from a quantized file.
         is_for_rows: True if the change is offered for single groups.
         is_for_searches: True if a search tries the change on all groups.
         is_exact: True if the network computes the same values in FP32 with the change.
@@ -269,6 +270,7 @@ class ZeroCostKind(ABC):
     title: ClassVar[str]
     move_class: ClassVar[type[Move] | None] = None
     stage: ClassVar[ZeroCostStage] = ZeroCostStage.FORM
+    needs_quantized_file: ClassVar[bool] = False
     is_for_rows: ClassVar[bool] = True
     is_for_searches: ClassVar[bool] = True
     is_exact: ClassVar[bool] = True
@@ -277,7 +279,7 @@ class ZeroCostKind(ABC):
 
     def is_listed_for(self, network: NetworkOutline) -> bool:
         """Returns True if lists show the kind for a network, even where it is impossible."""
-        return True
+        return not self.needs_quantized_file or network.qdq_findings is not None
 
     @abstractmethod
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
@@ -1198,10 +1200,8 @@ class QdqRepairKind(ZeroCostKind):
     """New Q/DQ nodes for a group of a quantized file, if the check of the file has a finding that they repair."""
 
     title = "new Q/DQ"
+    needs_quantized_file = True
     is_for_searches = False
-
-    def is_listed_for(self, network: NetworkOutline) -> bool:
-        return network.qdq_findings is not None
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         return qdq_repair_refusal_reason(network, group, config)
@@ -1224,10 +1224,8 @@ class RecalibrationKind(ZeroCostKind):
     """
 
     title = "recalibration"
+    needs_quantized_file = True
     is_for_rows = False
-
-    def is_listed_for(self, network: NetworkOutline) -> bool:
-        return network.qdq_findings is not None
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         return "" if config.precision_of(group) is Precision.FILE else "it is not in file precision"

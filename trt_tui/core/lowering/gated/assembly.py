@@ -180,8 +180,8 @@ def build_gated_graph(
         graph_outputs.append(_add_output(emitter, sums, f"compared/{compared_tensor.name}"))
     counting: str | None = None
     padding: dict[tuple[bool, ...], ir.Value] = {}
+    kinds = ["accumulated"] * with_accumulated + ["isolated"] * with_isolated if with_reference else []
     if with_reference:
-        kinds = ["accumulated"] * with_accumulated + ["isolated"] * with_isolated
         for tensor in shape_tensors:  # in front of the sums, which ONNX Runtime then computes first
             shape = emitter.add_operator(emitter.nodes, "Shape", [emitter.values[tensor]], f"shape/{tensor}")
             shape.name, shape.dtype, shape.shape = f"shape/{tensor}", ir.DataType.INT64, ir.Shape([None])
@@ -236,8 +236,7 @@ def build_gated_graph(
         },
         test_outputs={tensor: f"test/{tensor}" for tensor in outputs} if with_accumulated else {},
         reference_outputs={tensor: f"reference/{tensor}" for tensor in outputs} if with_reference else {},
-        accumulated_sums=SUMS_OUTPUTS["accumulated"] if with_reference and with_accumulated else None,
-        isolated_sums=SUMS_OUTPUTS["isolated"] if with_isolated else None,
+        sums_outputs={kind: SUMS_OUTPUTS[kind] for kind in kinds},
         measured_groups=names,
         counting_gate=counting,
         mask_inputs={axes: value_name(value) for axes, value in padding.items()},

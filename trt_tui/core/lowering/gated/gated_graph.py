@@ -104,7 +104,9 @@ class GatedGraphInputs:
                 self._add_weight_input(emitter, f"weight/{index}/{number}", WeightInput(group.name, site))
             kinds = _list_data_flow_gate_kinds(operand_types) if gates_as_data else _list_gate_kinds(operand_types)
             if Precision.FP16 in operand_types.get(Precision.FP16, ()) and any(
-                rulebook.has_repeated_rounding(network, network.get_layer(name)) for name in group.layers
+                rulebook.count_accumulator_roundings(network, layer) > 1
+                or rulebook.find_bias_input_index(network, layer) is not None
+                for layer in map(network.get_layer, group.layers)
             ):
                 self.summing_groups.add(group.name)
                 kinds += [] if gates_as_data else ["sums"]
@@ -247,9 +249,8 @@ class GatedGraph:
         test_outputs: Output names of the test branch, by tensor of the network.
         reference_outputs: Output names of the reference branch, by tensor of the network; empty if there is no such
             branch.
-        accumulated_sums: Output name of the sums of the test branch, float64, with a row per measured group and the
-            columns of `ERROR_SUM_COLUMNS`.
-        isolated_sums: Output name of the sums of the isolated branch, of the same type and shape.
+        sums_outputs: Output names of the error sums by kind ("accumulated" and "isolated"), float64, with a row per
+            measured group and the columns of `ERROR_SUM_COLUMNS`.
         measured_groups: Groups in the order of the rows of the sums.
         counting_gate: Input name (bool scalar) of the gate for counting values that FP16 cannot represent; None if
             there are no sums or gates are data.
@@ -273,8 +274,7 @@ class GatedGraph:
     results_by_group: Mapping[str, frozenset[str]]
     test_outputs: Mapping[str, str]
     reference_outputs: Mapping[str, str]
-    accumulated_sums: str | None
-    isolated_sums: str | None
+    sums_outputs: Mapping[str, str]
     measured_groups: tuple[str, ...]
     counting_gate: str | None = None
     mask_inputs: Mapping[tuple[bool, ...], str] = field(default_factory=dict)
