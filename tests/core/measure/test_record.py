@@ -94,7 +94,7 @@ def test_an_exact_copy_and_what_is_not_finite():
     }
     assert error_metrics_record(ErrorMetrics(nan=3, inf=1)) == {"sqnr_db": None, "cosine": None, "nan": 3, "inf": 1}
     assert error_metrics_record(ErrorMetrics(mismatch=0.5)) == {"mismatch": 0.5}
-    bad = accuracy_record(Accuracy({"y": OutputErrors(ErrorMetrics(nan=1), 0, float("-inf"))}))
+    bad = accuracy_record(Accuracy({"y": OutputErrors(ErrorMetrics(nan=1), SampleName(0), float("-inf"))}))
     assert bad["outputs"]["y"]["worst_sample"] == {"index": 0, "sqnr_db": None}
 
 
