@@ -5,8 +5,8 @@ select whether an activation is rounded and whether it passes through Q and DQ.
 
 On GPUs an ``If`` waits for the host. A graph with ``Where`` instead can be executed as one CUDA graph. All roundings
 are computed in every execution. On CPUs that takes 1.2 to 1.9 times the processor time of control flow (what-ifs of
-BERT, ViT, a U-Net and ResNet-50 in two widths), and 1.0 to 1.4 times its memory (BERT and both ResNet-50). One form for
-all devices may cost CPUs 1.3 times at most, so both forms stay.
+BERT, ViT, a U-Net, YOLOv8n and ResNet-50 in two widths). It takes 1.0 to 1.4 times its memory (the same without ViT
+and U-Net). One form for all devices may cost CPUs 1.3 times at most, so both forms stay.
 
 If there is only one float type below FP32, a tensor is rounded once for all groups that read it. The gate of each
 reader then selects the rounded or the unrounded tensor. It is true if the producing group or the reading group has that
