@@ -284,7 +284,7 @@ def export_bundle(
 ) -> ev.ConfigExported:
     """Writes a folder with all files that production needs for a config.
 
-    The results in its report are measured first, if there are data.
+    The results of the config are measured first for its report, if there are data.
 
     Args:
         precision: The precision of all groups instead of a config; None for the config.
@@ -299,7 +299,6 @@ def export_bundle(
             _use_uniform_precision(session, Precision(precision))
         config_calibration = None
         if options.data is not None:
-            session.request_comparison(with_group_errors=False)
             session.run_request(rq.CompareRuns({"config": session.config}, True, "config", with_raises=False))
         else:
             config_calibration = session.config_calibration or Calibration()

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from polygraphy.comparator import RunResults
 from polygraphy.tools._main import main as polygraphy
 
 from tests.driven import save_resnet
+from trt_tui.cli.headless_session import HeadlessSession
 from trt_tui.core.data.tensor_files import open_dump
 from trt_tui.core.exporters import bundle
 from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
@@ -125,6 +127,16 @@ def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, 
     assert judged(folder, argv, monkeypatch) == 1
     report = (folder / "report.md").read_text()
     assert "| y |" in report and "svg" not in report
+
+
+def test_a_bundle_holds_what_its_config_needs_alone(run, mlp, tmp_path, monkeypatch):
+    """Also if the background process has time for other work before the config is measured."""
+    run_request = HeadlessSession.run_request
+    monkeypatch.setattr(HeadlessSession, "run_request", lambda *arguments: (time.sleep(1), run_request(*arguments)))
+    folder = tmp_path / "out"
+    code, _, err = run(*f"bundle {mlp.model} --data {mlp.data} --batch 4 --precision fp16 --for 10 -o {folder}".split())
+    assert code == 0, err
+    assert not (folder / "ranges.cache").exists() and "| INT8 |" not in (folder / "report.md").read_text()
 
 
 def test_the_outputs_of_the_runs_that_are_named_are_written(run, mlp, tmp_path):
