@@ -1,6 +1,7 @@
 """Workers of a Dask cluster: the same results, whatever becomes of workers and of the scheduler."""
 
 import asyncio
+import operator
 import os
 import re
 import shutil
@@ -359,6 +360,20 @@ def test_workers_of_another_version_are_refused_by_name(workspace, other, tmp_pa
     for _, text in alone.hired.take_new_messages():
         assert text.startswith("Worker tcp://127.0.0.1:") and f"is not used: it has {word} " in text
     assert alone.done(Errand(tmp_path), ["1"]) == [("1", ("1", os.getpid()))]
+
+
+class AnswerOfAnotherRelease:
+    """What this release cannot read."""
+
+    def __reduce__(self):
+        return operator.attrgetter("gone"), (0,)
+
+
+def test_workers_of_a_release_with_other_answers_are_refused_by_name(other):
+    with mock.patch.object(clusters, "get_own_worker_environment", AnswerOfAnotherRelease):
+        alone = other(serving=0)
+        alone.until(lambda: len(alone.hired.messages) == 2)
+    assert all("it has another release of trt-tui" in text for _, text in alone.hired.take_new_messages())
 
 
 def test_another_gpu_or_builder_matters_to_engines_alone(workspace, other, tmp_path):

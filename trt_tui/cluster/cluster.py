@@ -701,7 +701,10 @@ class ClusterWorkerPool:
     def _prepare_worker(self, handle: WorkerHandle) -> None:
         """Checks a worker, sends the files that it lacks, and opens the workspace there."""
         try:
-            environment = self._call_on_worker(handle, get_own_worker_environment)
+            try:
+                environment = self._call_on_worker(handle, get_own_worker_environment)
+            except (AttributeError, TypeError, pickle.UnpicklingError):  # another release may answer in another form
+                raise TrtTuiError(f"it has another release of trt-tui, here {self._environment['trt-tui']}") from None
             differences = {
                 name: f"{name} {environment[name] or 'none'}, here {version or 'none'}"
                 for name, version in self._environment.items()
