@@ -635,6 +635,15 @@ def test_a_config_that_lowers_nothing_is_not_called_one_that_passes(session):
     assert any("all in FP32" in text(one) for one in summary.summary_lines(session, 120))
 
 
+def test_a_config_on_some_samples_has_no_outcome_yet(session):
+    session.set_target("sqnr>=1")
+    results = session.get_run_results("config")
+    total = results.accuracy.samples
+    results.store_accuracy(replace(results.accuracy, samples=total - 1, total=total))
+    line = text(config_table(session, 80)[1][0][1])
+    assert line.endswith(f"on {total - 1} of {total}") and "PASS" not in line
+
+
 @pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT], ids=lambda theme: theme.name)
 def test_in_16_colours_only_errors_are_red(theme):
     def standard(colour: str) -> int:

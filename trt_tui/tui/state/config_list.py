@@ -27,6 +27,7 @@ from trt_tui.tui.spans import Line, Span
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.config_status import (
     is_within_noise,
+    missing_samples_text,
     target_outcome_line,
     target_value_span,
     value_margin_text,
@@ -72,7 +73,10 @@ def config_table(session: Session, width: int) -> tuple[Line, list[tuple[Precisi
         is_current = config == session.config
         error_style = "bad" if accuracy and accuracy.nonfinite_count else ""
         built_spans = _built_spans(session, engine if engine is not None else results.exported_run)
-        outcome_line = target_outcome_line(session.config_target_outcomes(config))
+        samples_text = missing_samples_text(session, accuracy) if accuracy is not None else ""
+        outcome_line = (
+            [(samples_text, "dim")] if samples_text else target_outcome_line(session.config_target_outcomes(config))
+        )
         configs.append(config)
         rows.append(
             [

@@ -108,16 +108,20 @@ def is_measuring_toggles(session: Session) -> bool:
     )
 
 
+def missing_samples_text(session: Session, accuracy: Accuracy) -> str:
+    """Returns the number of measured samples if samples are missing, such as "on 8 of 32"; "" if all are measured."""
+    data = session.data_summary
+    required_samples = min(accuracy.total, data.what_if_count) if data is not None else accuracy.total
+    return f"on {accuracy.samples} of {required_samples}" if accuracy.samples < required_samples else ""
+
+
 def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:
     """Returns True if the accuracy of a config is not final: samples or the confidence interval of its metric are
     missing."""
     accuracy = session.results.get_results_or_empty(config).accuracy
     if accuracy is None:
         return True
-    required_samples = (
-        min(accuracy.total, session.data_summary.what_if_count) if session.data_summary is not None else accuracy.total
-    )
-    if accuracy.samples < required_samples:
+    if missing_samples_text(session, accuracy):
         return True
     bounds_metric = any(target.kind == "metric" for target in session.targets)
     spread = accuracy.intervals

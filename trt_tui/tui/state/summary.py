@@ -46,6 +46,7 @@ from trt_tui.tui.state.config_status import (
     current_config_meets_target,
     find_displayed_target,
     has_unfinished_accuracy,
+    missing_samples_text,
     target_gauge_line,
     target_outcome_line,
     value_margin_text,
@@ -596,24 +597,9 @@ def _target_outcome_spans(
     """
     if accuracy is None:
         return [(" …" if session.is_busy else "", "dim")]
-    required_samples = (
-        min(accuracy.total, session.data_summary.what_if_count) if session.data_summary is not None else accuracy.total
-    )
-    if accuracy.samples < required_samples:
-        samples_text = f" on {accuracy.samples} of {required_samples}"
-        return [
-            (
-                next(
-                    (
-                        candidate
-                        for candidate in (samples_text, f" on {accuracy.samples}")
-                        if len(candidate) <= max_cells
-                    ),
-                    " …",
-                ),
-                "dim",
-            )
-        ]
+    if samples_text := missing_samples_text(session, accuracy):
+        candidates = f" {samples_text}", f" on {accuracy.samples}", " …"
+        return [(next((text for text in candidates if len(text) <= max_cells), " …"), "dim")]
     if target_results is None:
         result = session.target_outcome(accuracy)
         target_results = {RunKind.SIMULATED_CONFIG: result} if result is not None else {}
