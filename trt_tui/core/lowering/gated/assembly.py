@@ -28,6 +28,7 @@ from trt_tui.core.network.model_editing import (
     list_subgraphs,
     list_values_read_by_node,
     prune_model,
+    remove_unused_nodes,
     value_name,
 )
 from trt_tui.core.network.network import Network
@@ -327,13 +328,16 @@ def freeze_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:
             if value.dtype == ir.DataType.BOOL and not arrays[name].ndim
         },
     )
-    prune_model(model)
+    used = remove_unused_nodes(graph)  # nodes of branches that are not selected still count as uses of a value
     graph.inputs[:] = [value for value in graph.inputs if value.name not in fixed]
     for name, value in fixed.items():
-        if value.uses():
+        if id(value) in used:
             value.const_value = ir.tensor(np.ascontiguousarray(arrays[name]), name=name)
             value.shape = ir.Shape(arrays[name].shape)
             graph.initializers[name] = value
+    for name, value in list(graph.initializers.items()):
+        if id(value) not in used:
+            del graph.initializers[name]
 
 
 def _select_branches(graph: ir.Graph, conditions: Mapping[int, bool]) -> None:
