@@ -125,10 +125,15 @@ def remove_unused_nodes(graph: ir.Graph) -> set[int]:
         if any(id(value) in used for value in node.outputs):
             used.update(map(id, list_values_read_by_node(node)))
             continue
-        for reader in (node, *(inner for subgraph in list_subgraphs(node) for inner in subgraph.all_nodes())):
-            reader.resize_inputs(0)
-        graph.remove(node)
+        remove_node(graph, node)
     return used
+
+
+def remove_node(graph: ir.Graph, node: ir.Node) -> None:
+    """Removes a node. Neither the node nor its subgraphs are readers of values any longer."""
+    for reader in (node, *(inner for subgraph in list_subgraphs(node) for inner in subgraph.all_nodes())):
+        reader.resize_inputs(0)
+    graph.remove(node)
 
 
 def prune_model(model: ir.Model) -> None:

@@ -28,7 +28,7 @@ from trt_tui.core.network.model_editing import (
     list_subgraphs,
     list_values_read_by_node,
     prune_model,
-    remove_unused_nodes,
+    remove_node,
     value_name,
 )
 from trt_tui.core.network.network import Network
@@ -328,16 +328,13 @@ def freeze_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:
             if value.dtype == ir.DataType.BOOL and not arrays[name].ndim
         },
     )
-    used = remove_unused_nodes(graph)  # nodes of branches that are not selected still count as uses of a value
+    prune_model(model)
     graph.inputs[:] = [value for value in graph.inputs if value.name not in fixed]
     for name, value in fixed.items():
-        if id(value) in used:
+        if value.uses():
             value.const_value = ir.tensor(np.ascontiguousarray(arrays[name]), name=name)
             value.shape = ir.Shape(arrays[name].shape)
             graph.initializers[name] = value
-    for name, value in list(graph.initializers.items()):
-        if id(value) not in used:
-            del graph.initializers[name]
 
 
 def _select_branches(graph: ir.Graph, conditions: Mapping[int, bool]) -> None:
@@ -357,7 +354,7 @@ def _select_branches(graph: ir.Graph, conditions: Mapping[int, bool]) -> None:
             graph.insert_before(node, nodes)
             for output, result in zip(node.outputs, results, strict=True):
                 ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
-            graph.remove(node)
+            remove_node(graph, node)
             continue
         for subgraph in list_subgraphs(node):
             _select_branches(subgraph, conditions)
