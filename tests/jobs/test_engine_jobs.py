@@ -247,7 +247,7 @@ def test_a_builder_that_does_not_heed_is_killed_and_the_session_builds_again(sta
     known, calibration = driven.get_run_results("int8").accuracy, driven.calibration
     pid = driven.child_pid
     driven.request_build(config=INT8)
-    driven.until(lambda event: isinstance(event, ev.JobProgress) and event.phase == "FP32 engine: building")
+    driven.until(lambda event: isinstance(event, ev.LogMessage) and "timing cache in use" in event.text)
     driven.stop_jobs()
     driven.until_type(ev.JobCancelled)
     assert driven.child_pid is None and not driven.is_busy and driven.error is None
