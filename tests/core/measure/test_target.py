@@ -90,7 +90,7 @@ def test_targets_are_read(text, bound):
         ("mse<=-2", "never below 0"),
         ("y:agreement>=0.5", "all outputs"),
         ("max_abs<=base-1", "no baseline"),
-        (":sqnr>=20", "a target is a name"),
+        (":sqnr>=20", "a target is one name"),
     ],
 )
 def test_what_is_no_target_is_refused_with_examples(text, why):

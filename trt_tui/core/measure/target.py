@@ -449,7 +449,7 @@ def parse_target(target_text: str) -> Target:
         suggestion = _suggest_target_text(target_text)
         raise InputError(
             f"{target_text!r} is not a valid target",
-            "a target is a name, >= or <=, and a number",
+            "a target is one name, >= or <=, and one number",
             f"Write {suggestion}."
             if suggestion
             else "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999, agreement>=0.99 or max_abs<=1e-2.",

@@ -82,15 +82,16 @@ class ConfigController(Presenter):
             session.set_target(text)
             self.draw_all()
 
-        note = "sqnr>=20 (dB, worst output), cosine>=0.999, agreement>=0.99"
+        examples = ["sqnr>=20 (dB, worst output)", "cosine>=0.999", "agreement>=0.99"]
         if session.results.reference_metric:
-            note += ", metric>=base-0.01, metric>=base-1%"
+            examples += ["metric>=base-0.01", "metric>=base-1%"]
         if len(session.results.reference_metric) > 1:
             part = list(session.results.reference_metric)[1]
-            note += f", metric[{part}]>=base-1%, metric[*]>=base-2%"
+            examples += [f"metric[{part}]>=base-1%", "metric[*]>=base-2%"]
         text = session.targets_text or "sqnr>=20"
         self.open_dialog(
-            Prompt("Target", text, note, partial(input_error_text, session.read_targets)), set_typed_target
+            Prompt("Target", text, " or ".join(examples), partial(input_error_text, session.read_targets)),
+            set_typed_target,
         )
 
 
