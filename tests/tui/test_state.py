@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.color import Color, ColorSystem
@@ -37,10 +38,12 @@ from trt_tui.jobs.comparison import list_toggled_configs
 from trt_tui.session.comparison_report import _error_share_cells
 from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui import spans, themes
+from trt_tui.tui.controllers.view import NavigationController
 from trt_tui.tui.state import charts, config_status, detail, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import ToggleResult, config_table, find_toggle_result, find_toggled_config
 from trt_tui.tui.state.config_status import value_margin_text
+from trt_tui.tui.state.explanations import explain_header, explain_summary_cell
 from trt_tui.tui.state.layer_list import FilterableGroup, LayerList, layer_list_title, parse_filter
 from trt_tui.tui.state.marks import SAME_VALUE_MARK
 from trt_tui.tui.state.rows import (
@@ -450,6 +453,37 @@ def test_nan_is_red_and_first(tmp_path, measured_before):
     )
     said = detail.loss_reason_texts(session, figures, VIT.group_by_name[local.QKV])
     assert "Inf" in said[0] and "65504" in said[1]
+
+
+def test_no_row_is_called_good_before_all_rows_are_measured(session):
+    groups = [*MODEL.rows_by_group]
+    shares = dict.fromkeys(groups, ErrorShare(0.0, samples=8))
+    complete = RowValues(MODEL, session.config, group_values=dict.fromkeys(groups, 0.0), shares=shares)
+    reasons = []
+    for values in (complete, replace(complete, group_values={groups[0]: 0.0}), replace(complete, group_values={})):
+        controller = SimpleNamespace(
+            session=session, layer_list=SimpleNamespace(row_values=values, share_values=values)
+        )
+        reasons.append(
+            [NavigationController.refuse_next_bad(controller), NavigationController.refuse_first_nan(controller)]
+        )
+    final_reasons, partial_reasons, empty_reasons = reasons
+    assert all(final_reasons) and len({*partial_reasons}) == len({*empty_reasons}) == 1
+    assert numbers(partial_reasons[0]) == [1, len(groups)] and not {*partial_reasons, *empty_reasons} & {*final_reasons}
+
+
+def test_the_number_of_fewer_samples_stays_beside_a_long_title(session):
+    session.toggle_fp32([group for group in VIT.groups if group.is_quantizable][:2])
+    session.use_range_method("percentile")
+    session.rest()
+    count = session.count_judging_samples(session.config)
+    data = replace(session.opened_network.data, what_if_count=count + 1, judged_count=count + 1)
+    session._opened_network = replace(session.opened_network, data=data)
+    for width in (60, 80, 120):
+        row = next(line for line in map(text, summary.summary_lines(session, width)) if line.startswith(" c2"))
+        assert f" on {count} " in row
+    samples = next(entry for entry in explain_header(session) if entry.title == "samples")
+    assert f" {count} of {count + 1} " in samples.texts[0][1]
 
 
 def test_simulated_figures_are_marked_and_built_ones_are_not(tmp_path, measured_before):
@@ -1018,6 +1052,13 @@ def test_the_output_of_the_worst_value_is_named_beside_it(session):
         for width in (120, 80, 60):
             row = next(line for line in map(text, summary.summary_lines(session, width)) if line.startswith(" c0"))
             assert re.search(rf"5\.8 .* *scores{sample_pattern} ", row), row
+    long_name = "scores of a slice[..., 4:5]"
+    long_named = replace(both, outputs={"boxes": boxes, long_name: scores})
+    session.results.get_or_create_results(session.config).store_accuracy(long_named)
+    row = next(row for row in summary.summary_rows(session, 120) if row.run == "config")
+    output_column = next(column for column in summary.list_summary_columns(session, 120) if column.title == "output")
+    assert explain_summary_cell(session, row, output_column).value == long_name
+    session.results.get_or_create_results(session.config).store_accuracy(in_files[1])
     session.set_target("scores:sqnr>=5; boxes:sqnr>=40")
     for width in (120, 80):
         lines = [*map(text, summary.summary_lines(session, width))]

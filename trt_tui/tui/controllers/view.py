@@ -39,10 +39,15 @@ from trt_tui.tui.state.explanations import (
     list_explained_columns,
     list_explained_terms,
 )
-from trt_tui.tui.state.rows import ColourMeasure, LayerListView, VisibleRow, find_engine_errors
+from trt_tui.tui.state.rows import ColourMeasure, LayerListView, RowValues, VisibleRow, find_engine_errors
 from trt_tui.tui.state.status import find_first_group_to_raise
 from trt_tui.tui.state.summary import SummaryRow
 from trt_tui.tui.widgets.lines import LinePane, Lines
+
+
+def _missing_row_reason(row_values: RowValues, final_reason: str) -> str:
+    """Returns the reason why no row is found, which is ``final_reason`` only after all rows were measured."""
+    return (row_values.missing_groups_text or final_reason) if row_values.group_values else "nothing was measured yet"
 
 
 class NavigationController(Presenter):
@@ -109,9 +114,7 @@ class NavigationController(Presenter):
         return (
             ""
             if row_values.bad_group_names
-            else "no row is bad: every share is below 1 %"
-            if row_values.group_values
-            else "nothing was measured yet"
+            else _missing_row_reason(row_values, "no row is bad: every share is below 1 %")
         )
 
     def do_next_bad(self) -> None:
@@ -124,12 +127,11 @@ class NavigationController(Presenter):
 
     def refuse_first_nan(self) -> str:
         """Returns the reason why the cursor cannot move to the worst row; "" if it can move."""
+        values = self.layer_list.share_values
         return (
             ""
-            if find_first_group_to_raise(self.session, self.layer_list.share_values) is not None
-            else "no row has an error in FP32"
-            if self.session.get_run_results("config").shares
-            else "nothing was measured yet"
+            if find_first_group_to_raise(self.session, values) is not None
+            else _missing_row_reason(values, "no row is better in FP32")
         )
 
     def do_first_nan(self) -> None:

@@ -336,6 +336,7 @@ def explain_header(session: Session) -> list[Explanation]:
         session.opened_network.data,
     )
     used = min(data.what_if_count, data.judged_count)
+    limit_text = "" if session.get_run_results("config").accuracy is not None else "at most "
     source = "" if session.has_explicit_target else "Nobody has set it: it is the default. "
     fp16_text = "" if backend.real_fp16 else "FP16 as FP32"
     mode = session.execution_mode.name if session.execution_mode is not None else ""
@@ -350,8 +351,9 @@ def explain_header(session: Session) -> list[Explanation]:
         ),
         "samples": (
             f"{used} of {data.judged_count}",
-            f"Values in the app are measured on {used} of {counted_noun_text(data.judged_count, 'sample')}; "
-            f"--whatif-samples sets how many. {_make_sentence(session.ranges_source_text)}",
+            f"{config_name(session)} is measured on {limit_text}{session.count_judging_samples(session.config)} of "
+            f"{counted_noun_text(data.judged_count, 'sample')}; --whatif-samples sets how many. "
+            f"{_make_sentence(session.ranges_source_text)}",
         ),
         "builder": (
             engine_texts.builder_texts(builder)[0] if builder is not None else "",
@@ -369,6 +371,8 @@ def explain_header(session: Session) -> list[Explanation]:
 def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColumn) -> Explanation:
     """Returns the explanation of a value in the summary table."""
     value = (find_span(row.line, column.start) or ("", ""))[0].strip(" │")
+    if column.title == "output" and row.values.accuracy is not None and row.values.accuracy.worst_output is not None:
+        value = row.values.accuracy.worst_output[0]
     config = session.last_built_config if row.kind == "engine" else session.get_run_config(row.run or "config")
     title = run_title(row.run) if row.run else FP32_TITLE
     row_name = config_name(session, config) if row.run == "config" else title

@@ -533,6 +533,13 @@ class RowValues:
         has_sums = self.measure is ColourMeasure.SHARE and self.group_values
         return self.model.rows_by_group.keys() - known_groups if has_sums else ()
 
+    @property
+    def missing_groups_text(self) -> str:
+        """The number of measured rows as text; "" if no row is still to be measured."""
+        row_count = len(self.model.rows_by_group)
+        measured_count = row_count - len(self.missing_groups)
+        return f"only {measured_count} of {row_count} rows are measured" if self.missing_groups else ""
+
     @cached_property
     def partial_scopes(self) -> Collection[str]:
         """The paths of the scopes with incomplete sums, because groups are still being measured."""
@@ -546,13 +553,9 @@ class RowValues:
         """
         if self.stale_config is not None:
             return f"values of {self.stale_config_name}, an earlier config"
-        row_count, share = len(self.model.rows_by_group), self.shares.get(group_name)
+        share = self.shares.get(group_name)
         if not self.is_final:
-            return (
-                f"{row_count - len(self.missing_groups)} of {row_count} rows are measured"
-                if self.missing_groups
-                else "not all samples are measured"
-            )
+            return self.missing_groups_text or "not all samples are measured"
         others = sum(
             share is not None
             and share.overlaps(self.shares[name])

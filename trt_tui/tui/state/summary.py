@@ -394,13 +394,11 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
         last_engine = find_shown_engine(session, run)
         old_engine = last_engine if last_engine is not None and last_engine.is_stale else None
         title_width = table.columns[0].width - 1
-        title = (config_title(session, title_width), "strong") if is_current else (run_title(run), "")
-        if (
-            session.data_summary is not None
-            and session.count_judging_samples(config) < session.data_summary.what_if_count
-        ):
-            longer_text = f"{title[0]} on {session.count_judging_samples(config)}"
-            title = (longer_text if cell_width(longer_text) <= title_width else title[0]), title[1]
+        count = session.count_judging_samples(config)
+        has_fewer_samples = session.data_summary is not None and count < session.data_summary.what_if_count
+        count_text = f" on {count}" if has_fewer_samples else ""
+        name = config_title(session, title_width - cell_width(count_text)) if is_current else run_title(run)
+        title = f"{name}{count_text}", "strong" if is_current else ""
         values = RunRow(results.accuracy, table.mark, results.engine_result, results.exported_run)
         built: RunRow | Sequence[Cell] = _engine_cells(
             None if old_engine is not None else last_engine, results.accuracy, table
