@@ -289,6 +289,7 @@ def test_a_provider_that_cannot_start_is_not_taken(monkeypatch, asked_anew, gpu)
 def on_cuda(monkeypatch):
     """A backend that takes its CUDA provider to work, where no session gets one."""
     monkeypatch.setattr(module, "_cuda_failure_reason", lambda: "")
+    module.truncates_fp16_quantization()  # its session is kept out of those that the tests refuse
     return OnnxRuntimeBackend("cuda", threads=2)
 
 

@@ -536,6 +536,22 @@ async def test_the_samples_of_a_search_are_named_only_if_the_current_config_has_
         session._opened_network = replace(session.opened_network, data=data)
         search_status.end_event = replace(search_status.end_event, has_other_samples=False)
         assert search_page_title(session, search_status).endswith(f", {count} samples")
+        progress = search_status.progress
+        search_status.end_event, search_status.progress = None, replace(progress, has_other_samples=True)
+        assert f", other {count} of {count + 8} samples" in search_page_title(session, search_status), "while it runs"
+
+
+async def test_the_outcome_of_another_target_is_none_of_the_search(tmp_path):
+    async with opened(tmp_path, searched=0) as (app, main, pilot):
+        await answered(pilot, "a", "enter")
+        main.session.child.searched = 2
+        await settle(pilot)
+        session, search_status = main.session, main.session.search_status
+        assert list_search_options(session, search_status)[0].outcome is not None
+        session.set_target("sqnr>=1")
+        await settle(pilot)
+        assert session.config_target_outcomes(session.config)
+        assert list_search_options(session, search_status)[0].outcome is None
 
 
 def test_offered_configs_differ_and_each_change_shows_the_value_without_it(session, tmp_path):

@@ -396,11 +396,13 @@ class SearchProgress(Event, changes_rows=False):
         done: The number of evaluations so far.
         trial: The config to be evaluated, with the step of the search that requests it; "search" between evaluations.
         result: The best result so far.
+        has_other_samples: True if the values belong to other samples than those of the session.
     """
 
     done: int
     trial: Trial
     result: SearchResult
+    has_other_samples: bool = False
 
 
 @dataclass(frozen=True)

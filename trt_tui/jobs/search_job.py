@@ -630,11 +630,13 @@ class SearchJob:
         margins = [max(margin, gaps.get(index, margin)) for index, margin in enumerate(self._required_margins)]
         self._export_rounds += 1
         margins_text = " and ".join(f"{margin:.2g}" for margin in margins if math.isfinite(margin))
-        self.remarks.append(
+        remark = (
             f"the exported network with {len(result.config.find_raised_groups(self.network))} raised yields "
             f"{measured_text} in {exported_run.executor_name} "
             f"where {expected_text} was simulated; went on with a margin of {margins_text}"
         )
+        self.remarks.append(remark)
+        self.reporter.log(remark)  # why the best config so far no longer counts
         self.search.require_score_margins(margins)
         return True
 
@@ -1223,7 +1225,9 @@ class SearchJob:
         """
         reporter, search, trial = self.reporter, self.search, self.search.current_trial or Trial(step_name="search")
         if must_send or reporter.is_report_due("search"):
-            reporter.send(ev.SearchProgress(reporter.job, len(search.evaluations), trial, search.result))
+            reporter.send(
+                ev.SearchProgress(reporter.job, len(search.evaluations), trial, search.result, self._has_other_samples)
+            )
 
     def make_end_event(
         self,

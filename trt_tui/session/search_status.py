@@ -83,6 +83,12 @@ class SearchStatus:
         return report.result if report is not None else None
 
     @property
+    def has_other_samples(self) -> bool:
+        """True if the values of the search belong to other samples than those of the session."""
+        report = self.end_event or self.progress
+        return report is not None and report.has_other_samples
+
+    @property
     def best_evaluation(self) -> Evaluation | None:
         """The evaluation of the best config so far; None if nothing is evaluated yet."""
         return self.result.best_evaluation if self.result is not None else None
@@ -114,9 +120,8 @@ class SearchStatus:
         """
         ranges = self.best_evaluation.range_moves if self.best_evaluation is not None else {}
         reasons = self.end_event.result.raise_reasons if self.end_event is not None else {}
-        has_other_samples = self.end_event is not None and self.end_event.has_other_samples
         samples_text = (
-            f" ({counted_noun_text(self.sample_count or 0, 'sample')} of the search)" if has_other_samples else ""
+            f" ({counted_noun_text(self.sample_count or 0, 'sample')} of the search)" if self.has_other_samples else ""
         )
         return {
             **dict.fromkeys(ranges, f"search:{self.request.method}"),

@@ -173,7 +173,9 @@ class Session(SessionState):
         self.session_writer.flush()
         outline = self.opened_network.outline
         saved = self.session_folder.open_session(name, outline.structure_sha256, str(outline.path), outline)
+        doubts = self.config_names.search_doubts
         self._apply_saved_session(saved)
+        self.config_names.search_doubts = {**doubts, **self.config_names.search_doubts}  # of the same network and data
         self.filter_text, self.choice_reasons = "", {}
         self.target_text = saved.target or None
         self.set_initial_target()
@@ -477,7 +479,7 @@ class Session(SessionState):
         if search_status is None or job is None or job.request is not search_status.request:
             return
         search_status.end_event = event
-        self.log.extend((result.summary, *event.remarks))
+        self.log.extend(text for text in (result.summary, *event.remarks) if text not in self.log)
         if result.best_evaluation is None:
             return
         self.config_names.get_config_name(result.config)

@@ -356,7 +356,7 @@ def test_a_criterion_that_says_no_more_than_yes_or_no(score):
 
 def test_auto_says_what_it_does_and_why():
     noise = Noise(6, 0)
-    assert "causes alone" in noise.search().method_text
+    assert "error alone" in noise.search().method_text
     nothing = noise.search(sensitivities={})
     assert "no values of its layers are known" in nothing.method_text and noise.search("greedy").method_text == "greedy"
     assert finish(nothing, noise).is_met

@@ -127,10 +127,11 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
 
     Its values are from the search if the search evaluated the config. Of values on other samples, only the outcome is
     given. On the same samples, the outcome is that of the main screen, which knows the confidence interval of the
-    metric, if both pass or both fail.
+    metric, if both pass or both fail. An outcome for another target than that of the search is not given.
     """
     config, end_event = session.config, search_status.end_event
-    session_outcome = find_decisive_outcome(session.config_target_outcomes(config))
+    has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
+    session_outcome = find_decisive_outcome(session.config_target_outcomes(config)) if has_same_targets else None
     if end_event is not None:
         evaluation = next((other for other in end_event.evaluations if other.config == config), None)
         if evaluation is not None:
@@ -138,8 +139,7 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
             if config == end_event.result.config:
                 return replace(option, outcome=end_event.target_outcome or option.outcome)
             is_firmer = (
-                {target.text for target in session.targets} == set(search_status.request.tolerances)
-                and not end_event.has_other_samples
+                not end_event.has_other_samples
                 and session_outcome is not None
                 and option.outcome is not None
                 and session_outcome.passes == option.outcome.passes
@@ -158,12 +158,12 @@ def _search_samples_text(session: Session, search_status: SearchStatus) -> str:
 
     A search uses all samples, or holds some out for its check. The main screen uses those of ``--whatif-samples``.
     """
-    count, data, end_event = search_status.sample_count, session.data_summary, search_status.end_event
+    count, data = search_status.sample_count, session.data_summary
     if count is None or data is None:
         return ""
     text, is_part = f"{count} of {counted_noun_text(data.judged_count, 'sample')}", count < data.judged_count
     if count == session.count_judging_samples(session.config):
-        return f"other {text}" if is_part and end_event is not None and end_event.has_other_samples else ""
+        return f"other {text}" if is_part and search_status.has_other_samples else ""
     return text if is_part else f"all {counted_noun_text(count, 'sample')}"
 
 
