@@ -169,12 +169,11 @@ def test_a_run_that_overflows_fails_everywhere_whatever_its_values_are(session, 
     driven = session(mlp).settled()
     driven.set_target("sqnr>=5")
     verdict = driven.get_run_results("config").accuracy
-    assert config_status.target_outcome_text(driven, verdict) == "PASS"
+    assert driven.target_outcome(verdict).outcome.value == "PASS"
     broken = replace(verdict, caveats=(Caveat("overflow", "fc1 overflows", fails_run=True),))
     driven.results.get_or_create_results(driven.config).store_accuracy(broken)
-    assert config_status.target_outcome_text(
-        driven, broken
-    ) == "FAIL" and not config_status.current_config_meets_target(driven)
+    assert driven.target_outcome(broken).outcome.value == "FAIL"
+    assert not config_status.current_config_meets_target(driven)
     (why,) = driven.missed_target_reasons(driven.config).values()
     assert why.endswith("(FAIL: fc1 overflows)")
     group = driven.outline.groups[0]
