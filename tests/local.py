@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import sys
 import tempfile
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
@@ -179,6 +181,7 @@ class NullClient(LocalClient):
         held: Collection[type],
         sweeps: bool,
     ) -> None:
+        self._thread, self._sent_by_threads = threading.current_thread(), deque[ev.Event]()
         super().__init__(self._deliver, store)
         self._works_in_steps, reports = False, itertools.count()
         # All that is told, on machines of any speed, but of the progress of work up to its end every 25th report.
@@ -201,8 +204,17 @@ class NullClient(LocalClient):
         }
 
     def _deliver(self, event: ev.Event) -> None:
+        """Keeps the order of events, as the pipe of a process does, also of those that a build thread sends."""
+        if threading.current_thread() is not self._thread:
+            self._sent_by_threads.append(event)
+            return
+        self._deliver_of_threads()
         self._evaluations = event.done if isinstance(event, ev.SearchProgress) else self._evaluations
         self._to(event)
+
+    def _deliver_of_threads(self) -> None:
+        while self._sent_by_threads:
+            self._to(self._sent_by_threads.popleft())
 
     def send_request(self, request: rq.Request) -> int:
         self.sent.append(request)
@@ -240,6 +252,7 @@ class NullClient(LocalClient):
     def work(self, steps: int | None = None) -> None:
         """Does what is to be done, so many steps of it at most, up to a wait for a thread."""
         self._works_in_steps = steps is not None
+        self._deliver_of_threads()
         with ExitStack() as patched:
             for module in [one for name, one in sys.modules.items() if name.startswith("trt_tui.")]:
                 if stand_ins := {name: one for name, one in self._stand_ins.items() if name in vars(module)}:

@@ -140,7 +140,7 @@ def test_exports_for_weak_typing_name_the_layers_that_take_no_precision(opened):
         lower_to_implicit_quantization(network, FP16, {}),
         lower_to_explicit_quantization(network, FP16, {})[0],
     ):
-        assert any("2 float layers inside /switch/If run in FP16" in note for note in lowered.notes)
+        assert any("FP16 for 2 float layers inside /switch/If" in note for note in lowered.notes)
     assert not lower_to_implicit_quantization(network, FP32, {}).notes
     assert not lower_to_implicit_quantization(opened(networks.mlp()), FP16, {}).notes
 
