@@ -479,7 +479,7 @@ class Session(SessionState):
         if search_status is None or job is None or job.request is not search_status.request:
             return
         search_status.end_event = event
-        self.log.extend(text for text in (result.summary, *event.remarks) if text not in self.log)
+        self.log.extend((result.summary, *(text for text in event.remarks if text not in self.log)))
         if result.best_evaluation is None:
             return
         self.config_names.get_config_name(result.config)
