@@ -321,7 +321,7 @@ def test_an_engine_file_is_written_and_inspected(tmp_path, monkeypatch, folder):
         *"--shapes image:1x1x96x96:4x1x96x96:8x1x96x96".split(),
         *EFFORT,
     )
-    assert engine.stat().st_size > 100_000 and "trtexec" in said
+    assert engine.stat().st_size > 100_000 and "built in" in said
     told = command("inspect", demo.network_path(), "--engine", engine, "--backend", "tensorrt")
     assert "/enc1/widen/conv/Conv" in told and "FP16" in told
 
