@@ -52,18 +52,17 @@ class SpanLinesWidget(Widget):
     _span_styles: dict[str, Style]
 
     def get_span_style(self, name: str) -> Style:
-        """Returns the Rich style of a span by its style name; a suffix with an action is ignored.
+        """Returns the Rich style of a span by its style name.
 
         The name may consist of several names, separated by blanks: a later style replaces what it shares with an
-        earlier one.
+        earlier one. A suffix with an action makes the span clickable, as the click markup of Textual does.
         """
-        if not (style_name := name.partition("@")[0]):
-            return Style.null()
-        if style_name not in self._span_styles:
-            self._span_styles[style_name] = Style.combine(
-                self.app.get_component_styles(f"span--{part}").partial_rich_style for part in style_name.split()
-            )
-        return self._span_styles[style_name]
+        if name not in self._span_styles:
+            style_names, _, action = name.partition("@")
+            parts = [self.app.get_component_styles(f"span--{part}").partial_rich_style for part in style_names.split()]
+            click = Style.from_meta({"@click": f"screen.{action}"} if action else {})
+            self._span_styles[name] = Style.combine([*parts, click])
+        return self._span_styles[name]
 
     def make_strip(self, line: Line, width: int, *overlays: str) -> Strip:
         """Returns a line as a strip of exactly ``width`` cells.
@@ -229,18 +228,13 @@ class Lines(SpanLinesWidget):
     def render_line(self, y: int) -> Strip:
         return self.make_strip(self.get_drawn_line(y), self.size.width)
 
-    async def on_click(self, event: events.Click) -> None:
-        """Performs the action of the clicked text, if the style of its span names an action.
-
-        A click on other text, and a right click on any text, asks for an explanation.
-        """
-        line = self.get_drawn_line(event.y)
-        if (span := find_span(line, event.x)) is None:
-            return
-        if (action := span[1].partition("@")[2]) and event.button != RIGHT_BUTTON:
-            await self.run_action(f"screen.{action}")
-        else:
-            self.post_message(self.ExplanationRequested(self, line_text(line), event.x, event.y + self.top_line))
+    def on_click(self, event: events.Click) -> None:
+        """Asks for an explanation of the clicked text; a left click on a clickable span is left to Textual."""
+        if event.button == RIGHT_BUTTON or "@click" not in event.style.meta:
+            event.prevent_default().stop()
+            line = self.get_drawn_line(event.y)
+            if find_span(line, event.x) is not None:
+                self.post_message(self.ExplanationRequested(self, line_text(line), event.x, event.y + self.top_line))
 
 
 class TitleRule(Lines):
