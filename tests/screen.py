@@ -158,7 +158,8 @@ def verdict(main: MainScreen) -> list[str]:
 
 def title(main: MainScreen, rule: str = "tree") -> str:
     shown = main.query_one(f"#{rule}-rule", TitleRule)
-    return f"{shown._title} {line_text(shown._right_spans)}".strip()
+    (shown_title, _), *right = shown.lines[0]
+    return f"{shown_title} {line_text(right)}".strip()
 
 
 def page_text(page: OverlayScreen) -> str:

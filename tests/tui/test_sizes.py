@@ -38,7 +38,7 @@ async def test_the_last_column_is_blank_ends_stay_and_pages_cover_no_keys(tmp_pa
             shown = screen_text(app).splitlines()
             assert len(shown) == size[1] and max(map(len, shown)) < size[0], (keys, shown)
             for name in ("tree", "configs", "job"):
-                drawn, whole = rule_text(main, name), main.query_one(f"#{name}-rule", TitleRule)._title
+                drawn, whole = rule_text(main, name), main.query_one(f"#{name}-rule", TitleRule).lines[0][0][0]
                 assert not drawn or whole[-12:] in drawn, (keys, drawn)
             if (row := main.current_group) and (drawn := rule_text(main, "detail")):
                 assert f"─ {row.operator}" in drawn, (keys, drawn)

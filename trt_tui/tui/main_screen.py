@@ -67,7 +67,7 @@ class MainScreen(
             with Vertical(id="right"):
                 yield TitleRule(id="detail-rule")
                 yield Lines(id="detail")
-                yield TitleRule(fill_in_keys("{configs} Configs"), id="configs-rule")
+                yield TitleRule([[(fill_in_keys("{configs} Configs"), "strong")]], id="configs-rule")
                 yield Lines(id="configs-header")
                 yield self.config_list
         yield TitleRule(id="job-rule")

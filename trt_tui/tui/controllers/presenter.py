@@ -1,6 +1,6 @@
 """The base class of the parts of the main screen: the panes, their selection and drawing, messages and actions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from textual.screen import Screen
@@ -99,8 +99,9 @@ class Presenter(ReliableTimers, Screen[None]):
     def text_pane(self, pane_id: str) -> Lines:
         return self.query_one(f"#{pane_id}", Lines)
 
-    def title_rule(self, pane_id: str) -> TitleRule:
-        return self.query_one(f"#{pane_id}-rule", TitleRule)
+    def _draw_title_rule(self, pane_id: str, title: str, right_text: Sequence[Span] = ()) -> None:
+        """Draws the rule above a pane, with a title at its left end and a text at its right end."""
+        self.query_one(f"#{pane_id}-rule", TitleRule).lines = [[(title, "strong"), *right_text]]
 
     @property
     def is_heat_map_focused(self) -> bool:
@@ -432,12 +433,14 @@ class Presenter(ReliableTimers, Screen[None]):
         Args:
             cursor_key: The key of the row that gets the cursor; None leaves the cursor on its row.
         """
-        tree, title_rule, layer_list = self.layer_tree, self.title_rule("tree"), self.layer_list
+        tree, layer_list = self.layer_tree, self.layer_list
         if not layer_list.is_network_open:
             tree.show_placeholder(self.status.placeholder_lines(self.session.options.model))
-            title_rule.set_texts(fill_in_keys("{pane_tree} Tree"))
+            self._draw_title_rule("tree", fill_in_keys("{pane_tree} Tree"))
             return
-        title_rule.set_texts(*layer_list_title(layer_list, title_rule.size.width or self.screen_width))
+        self._draw_title_rule(
+            "tree", *layer_list_title(layer_list, self.shown_row_pane.size.width or self.screen_width)
+        )
         self.draw_layer_tree_header()
         group = self.current_group
         if group is not None and cursor_key is None and layer_list.is_cursor_placed:
@@ -465,11 +468,11 @@ class Presenter(ReliableTimers, Screen[None]):
         """Draws the detail pane for the row under the cursor."""
         if self.is_covered_by_page:
             return
-        pane, title_rule = self.text_pane("detail"), self.title_rule("detail")
+        pane = self.text_pane("detail")
         width, height = pane.size.width or self.screen_width, pane.size.height or 3
         if not self.layer_list.is_network_open:
             pane.lines = []
-            title_rule.set_texts(fill_in_keys("{pane_detail} Detail"))
+            self._draw_title_rule("detail", fill_in_keys("{pane_detail} Detail"))
             return
         row = self.current_row
         pane.lines = detail_lines(self.session, self.layer_list.row_values, row, width, height)
@@ -480,7 +483,8 @@ class Presenter(ReliableTimers, Screen[None]):
         )
         key_text = f"{shown_key('pane_detail')} "
         title_width = width - cell_width(key_text) - (cell_width(hint_text) + 7 if hint_text else 3)
-        title_rule.set_texts(f"{key_text}{detail_title(self.layer_list.tree_model, row, title_width)}", hint_text)
+        title = f"{key_text}{detail_title(self.layer_list.tree_model, row, title_width)}"
+        self._draw_title_rule("detail", title, [(hint_text, "dim")])
 
     def draw_status_lines(self) -> None:
         """Draws the status lines with the jobs and the hint, the rule above them, and the footer."""
@@ -494,12 +498,8 @@ class Presenter(ReliableTimers, Screen[None]):
         warning = first_warning_text(session.shown_warnings) if session.outline is not None else ""
         title = f"! {warning}" if warning else ""
         has_legend = self.layer_list.is_network_open and self.layer_list.view is not LayerListView.BLOCKS
-        self.title_rule("job").set_texts(
-            title,
-            sign_legend_text(self.layer_tree.visible_signs, self.screen_width - cell_width(title) - 10)
-            if has_legend
-            else "",
-        )
+        legend_text = sign_legend_text(self.layer_tree.visible_signs, self.screen_width - cell_width(title) - 10)
+        self._draw_title_rule("job", title, [(legend_text, "dim")] if has_legend else [])
 
     def _draw_hint_and_footer(self) -> None:
         """Draws the parts of the status lines that depend on the cursor and on the focus.

@@ -238,20 +238,8 @@ class Lines(SpanLinesWidget):
 
 
 class TitleRule(Lines):
-    """A horizontal rule with a title at the left end and a text at the right end."""
-
-    def __init__(self, title: str = "", right: str = "", *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._title = title
-        self._right_spans: Line = [(right, "dim")] if right else []
-
-    def set_texts(self, title: str, right_text: str | Line = "") -> None:
-        right_spans: Line = (
-            right_text if not isinstance(right_text, str) else [(right_text, "dim")] if right_text else []
-        )
-        if (title, right_spans) != (self._title, self._right_spans):
-            self._title, self._right_spans = title, right_spans
-            self.refresh()
+    """A horizontal rule with a title at the left end and a text at the right end: the first span of its line, and all
+    others."""
 
     def get_drawn_line(self, y: int) -> Line:
         """Returns the line with the title, the rule and the right text.
@@ -259,10 +247,10 @@ class TitleRule(Lines):
         The right text is omitted if it does not fit. A title without enough room is shortened in its middle.
         """
         width = self.size.width
-        title, right = self._title, self._right_spans
-        end = [(" ", "dim"), *right, (" ", "dim"), ("─", "rule")] if right else []
+        (title, style), *right = super().get_drawn_line(y) or [("", "")]
+        end = [(" ", "dim"), *right, (" ", "dim"), ("─", "rule")] if any(text for text, _ in right) else []
         room = width - line_width(end)
         if room < cell_width(escape_hidden_characters(title)) + 4:
             end, room = [], width
-        start = [("─", "rule"), (f"{shorten_middle(title, room - 3)} ", "strong")] if title else []
+        start = [("─", "rule"), (f"{shorten_middle(title, room - 3)} ", style)] if title else []
         return [*start, ("─" * max(0, room - line_width(start)), "rule"), *end]
