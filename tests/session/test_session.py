@@ -1,5 +1,6 @@
 """trt_tui.session.session: what is kept, resumed and shown again"""
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from trt_tui.core.calibration.calibration import TensorStats
 from trt_tui.core.guards.guards import FloatWorkShare
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.measure.results import RunKind
-from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target import Outcome, parse_target
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import RoundingMove, encode_vector, find_sole_weight_site
@@ -30,7 +31,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.options import Options
 from trt_tui.session import results, state
 from trt_tui.session.comparison_report import comparison_markdown, comparison_record, comparison_text
-from trt_tui.session.history import ConfigNames
+from trt_tui.session.history import ConfigNames, SearchDoubt
 from trt_tui.session.jobs import Job
 from trt_tui.session.results import SessionResults
 from trt_tui.session.session import Session
@@ -398,6 +399,44 @@ def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):
     assert second.calibration.ranges == first.calibration.ranges, "not calibrated on the other data"
     loaded = read_config(path, open_network(second.options.model))
     assert loaded.calibration.ranges == first.calibration.ranges
+
+
+def change_first_range(record):
+    ranges = record["calibration"]["ranges"]
+    ranges[next(iter(ranges))] *= 1.5
+
+
+@pytest.mark.parametrize(
+    ("change", "target", "outcome"),
+    [
+        (lambda record: None, None, Outcome.UNCERTAIN_FAIL),
+        (lambda record: record.update(made_with={}), "sqnr >= 9.0", Outcome.UNCERTAIN_FAIL),
+        (lambda record: record["moves"].clear(), None, Outcome.PASS),
+        (change_first_range, None, Outcome.PASS),
+        (lambda record: record["model"].update(sha256="0" * 64), None, Outcome.PASS),
+    ],
+    ids=["same", "spelling", "other config", "other range", "other weights"],
+)
+def test_a_config_file_brings_the_doubt_in_its_config(session, tmp_path, change, target, outcome):
+    first = session(save_mlp(tmp_path, samples=32), target="sqnr>=9").settled()
+    first.toggle_fp32([first.outline.groups[0]])
+    first.until_idle()
+    (first_outcome,) = first.config_target_outcomes(first.config).values()
+    assert first_outcome.outcome is Outcome.PASS
+    doubt = SearchDoubt("the engine yields 8.5 dB", frozenset({RunKind.BUILT_ENGINE}))
+    first.config_names.search_doubts[first.config, "sqnr>=9"] = doubt
+    path = tmp_path / "precision.json"
+    first.written("json", path)
+    first.close()
+    record = json.loads(path.read_text())
+    assert not mismatches(record)
+    change(record)
+    path.write_text(json.dumps(record))
+    second = session(first.options, config_path=str(path), target=target, resume=False).settled()
+    (second_outcome,) = second.config_target_outcomes(second.config).values()
+    assert second_outcome.outcome is outcome
+    assert (doubt.text in second_outcome.reasons) is (outcome is not Outcome.PASS)
+    assert bool(second.missed_target_reasons(second.config)) is (outcome is not Outcome.PASS)
 
 
 def test_ranges_of_other_weights_are_measured_anew(session, tmp_path):

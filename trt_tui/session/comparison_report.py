@@ -58,6 +58,7 @@ from trt_tui.formatting import (
     run_title,
 )
 from trt_tui.jobs import events as ev
+from trt_tui.session.history import join_target_texts
 from trt_tui.session.loss_causes import find_raise_causes, find_worst_group_causes
 from trt_tui.session.state import TOLERANCE_SEPARATOR, SessionState
 
@@ -726,7 +727,7 @@ def precision_json_text(session: SessionState, sha256: str = "") -> str:
     if session.outline is None:
         raise NotReadyError("nothing is open yet", "", "Wait for the network.")
     evidence = _evidence_record(session)
-    tolerance = session.targets_text
+    targets = [target.text for target in session.targets]
     search_status = session.search_status
     if (
         search_status is not None
@@ -735,16 +736,22 @@ def precision_json_text(session: SessionState, sha256: str = "") -> str:
     ):
         evidence["search"] = search_status.make_search_record(session.outline)
         evidence["search"] |= _causes_record(find_raise_causes(session, session.config))
-        tolerance = TOLERANCE_SEPARATOR.join(search_status.request.tolerances)
+        targets = [*search_status.request.tolerances]
     calibration = session.calibration
     if session.network_only and calibration is None:
         calibration = session.config_calibration
+    doubt = session.find_search_doubt(session.config, targets)
     return config_file.config_text(
         session.outline,
         session.config,
         calibration,
         evidence=evidence,
-        tolerance=tolerance,
+        tolerance=TOLERANCE_SEPARATOR.join(targets),
+        doubt=config_file.ConfigDoubt(
+            doubt.text, join_target_texts(targets), [kind.value for kind in RunKind if kind in doubt.missed_runs]
+        )
+        if doubt.text
+        else None,
         made_with=session.list_component_versions(),
         sha256=sha256 or session.network_sha256,
         weights_of=session.outline.weights_source_name,

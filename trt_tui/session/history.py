@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from trt_tui.core.measure.results import RunKind
+from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
 
 
 def join_target_texts(targets: Iterable[str]) -> str:
-    """Returns targets as one text, which does not depend on their order."""
-    return " and ".join(sorted(targets))
+    """Returns targets as one text, which depends neither on their order nor on how a target is written."""
+    return " and ".join(sorted(replace(parse_target(target), source="").text for target in targets))
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,12 @@ class SearchDoubt:
 
     Attributes:
         missed_runs: The runs that missed the targets; the simulated one on held-out samples.
+        is_from_file: True if a config file contains it, so that the samples of the search may be others.
     """
 
     text: str = ""
     missed_runs: frozenset[RunKind] = frozenset()
+    is_from_file: bool = False
 
 
 @dataclass(frozen=True)

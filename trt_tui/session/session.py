@@ -330,6 +330,11 @@ class Session(SessionState):
         self.history.push_config(self._apply_command_line_options(loaded_config.config))
         self.config_names.get_config_name(self.config)
         self.warnings.extend(loaded_config.warnings)
+        if (doubt := loaded_config.doubt) is not None:
+            missed_runs = frozenset(kind for kind in RunKind if kind.value in doubt.missed_runs)
+            self.config_names.search_doubts.setdefault(
+                (loaded_config.config, doubt.targets), SearchDoubt(doubt.text, missed_runs, is_from_file=True)
+            )
         if loaded_config.calibration.ranges and not loaded_config.has_stale_ranges:
             self.config_calibration = loaded_config.calibration
             if self.network_only:

@@ -1,6 +1,6 @@
 """The state of a session: the opened network, its data, configs, results, targets and pending requests."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -604,8 +604,8 @@ class SessionState:
         if self.outline is None or not reduces_precision(self.outline, config):
             return {}
         accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
-        doubt = self._find_search_doubt(config)
-        failed_runs = doubt.missed_runs - {RunKind.SIMULATED_CONFIG}
+        doubt = self.find_search_doubt(config, [target.text for target in self.targets])
+        failed_runs = doubt.missed_runs - {RunKind.SIMULATED_CONFIG} if not doubt.is_from_file else ()
         return {
             kind: outcome.with_missed_check(
                 doubt.text, bool(failed_runs) and kind in {RunKind.SIMULATED_CONFIG, *failed_runs}
@@ -614,18 +614,18 @@ class SessionState:
             if (outcome := judge_accuracy(self.targets if targets is None else targets, accuracy)) is not None
         }
 
-    def _find_search_doubt(self, config: PrecisionConfig) -> SearchDoubt:
+    def find_search_doubt(self, config: PrecisionConfig, targets: Iterable[str]) -> SearchDoubt:
         """Returns the checks that a config missed in a search for the same targets; an empty doubt if there are none.
 
         For example, the config misses the target on held-out samples, or its exported network or engine misses it.
-        Saved sessions contain such checks.
+        Saved sessions and config files contain such checks.
         """
-        targets = join_target_texts(target.text for target in self.targets)
+        targets_text = join_target_texts(targets)
         return next(
             (
                 doubt
                 for (other, doubt_targets), doubt in self.config_names.search_doubts.items()
-                if doubt_targets == targets and (other == config or self._has_equal_values(config, other))
+                if doubt_targets == targets_text and (other == config or self._has_equal_values(config, other))
             ),
             SearchDoubt(),
         )

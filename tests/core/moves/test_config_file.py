@@ -16,6 +16,7 @@ from tests.networks.odd import conv_net
 from tests.refusals import refused
 from tests.schemas import mismatches, schema
 from tests.texts import lacking, numbers
+from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.moves.config import (
     MOVE_KINDS,
     BarrierMove,
@@ -25,7 +26,7 @@ from trt_tui.core.moves.config import (
     PrecisionMove,
     RangeMove,
 )
-from trt_tui.core.moves.config_file import CONFIG_FORMAT, config_text, read_config
+from trt_tui.core.moves.config_file import CONFIG_FORMAT, ConfigDoubt, config_text, read_config
 from trt_tui.core.moves.constant_moves import (
     AttentionScaleMove,
     BiasCorrectionMove,
@@ -189,9 +190,10 @@ def test_the_schema_knows_what_is_written(network):
         config_text(
             network,
             config,
-            Ranges(ranges=ranges_of(network)),
+            Calibration("minmax", 12, "d" * 64, ranges_of(network)),
             evidence={"simulated": {}},
             tolerance="sqnr>=20",
+            doubt=ConfigDoubt("the engine yields 19 dB", "sqnr>=20", ["built"]),
             made_with={"trt_tui": "0"},
         )
     )
@@ -200,6 +202,7 @@ def test_the_schema_knows_what_is_written(network):
     assert set(record) == set(described["properties"])
     optional = {"in_file", "other_in_file", "weights_of"}
     assert {*record["model"], *optional} == set(described["properties"]["model"]["properties"])
+    assert set(record["doubt"]) == set(described["properties"]["doubt"]["properties"])
     assert {*record["calibration"], "others"} == set(described["properties"]["calibration"]["properties"])
     for move in record["moves"]:
         definition = described["$defs"][move["kind"]]

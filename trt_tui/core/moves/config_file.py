@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.calibration.calibration import Calibration, ranges_comparison_key
 from trt_tui.core.calibration.range_methods import TYPES_WITH_OWN_RANGES
 from trt_tui.core.moves.config import (
     MOVE_KINDS,
@@ -292,6 +292,21 @@ else:
 AmaxEntry = Annotated[float, msgspec.Meta(ge=0, le=MAX_AMAX)]
 
 
+class ConfigDoubt(msgspec.Struct):
+    """The reason for doubt that a search found in a config, as a file contains it.
+
+    Attributes:
+        targets: The tolerances of the search, from `trt_tui.session.history.join_target_texts`.
+        missed_runs: The runs that missed them, by their values of `trt_tui.core.measure.results.RunKind`.
+        config_sha256: The hash of the config and its ranges, which shows whether they have changed since.
+    """
+
+    text: str
+    targets: str
+    missed_runs: list[str]
+    config_sha256: str = ""
+
+
 @dataclass(frozen=True)
 class LoadedConfig:
     """A config that was read from a file and checked against a network.
@@ -302,6 +317,8 @@ class LoadedConfig:
         has_stale_ranges: True if the ranges were measured on other weights than those of the network.
         warnings: The ignored entries and other cautions, one sentence each.
         tolerance: The tolerance of the search that made the config; "" if the file has none.
+        doubt: The doubt of that search in the config; None if there is none, or if the config, its ranges or the
+            network have changed since.
     """
 
     config: PrecisionConfig
@@ -309,6 +326,7 @@ class LoadedConfig:
     has_stale_ranges: bool = False
     warnings: tuple[str, ...] = ()
     tolerance: str = ""
+    doubt: ConfigDoubt | None = None
 
 
 # -- the entries of a file ----------------------------------------------------------------------------------------
@@ -350,6 +368,7 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
     tf32: bool = False
     calibration: _CalibrationEntry | None = None
     tolerance: str = ""
+    doubt: ConfigDoubt | None = None
     evidence: dict[str, Any] = {}
     made_with: dict[str, Any] = {}
 
@@ -386,6 +405,12 @@ _FILE_CLASS_BY_VERSION: dict[int, type[_ConfigFileVersion1 | _ConfigFileVersion2
 }
 
 
+def _config_sha256(config: PrecisionConfig, calibration: Calibration | None) -> str:
+    """Returns the hash of a config and its ranges. Configs with the same effect have equal hashes."""
+    ranges = calibration.range_table if calibration is not None else {}
+    return hashlib.sha256(repr((config.comparison_key, ranges_comparison_key(ranges))).encode()).hexdigest()
+
+
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
@@ -396,6 +421,7 @@ def config_text(
     *,
     evidence: Mapping[str, Any] | None = None,
     tolerance: str = "",
+    doubt: ConfigDoubt | None = None,
     made_with: Mapping[str, str] | None = None,
     sha256: str | None = None,
     weights_of: str = "",
@@ -472,6 +498,9 @@ def config_text(
             }
     if tolerance:
         record["tolerance"] = tolerance
+    if doubt is not None:
+        doubt.config_sha256 = _config_sha256(config, calibration)
+        record["doubt"] = msgspec.structs.asdict(doubt)
     if evidence:
         record["evidence"] = _sort_keys_recursively(evidence)
     if made_with:
@@ -550,6 +579,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
         ): _read_checked_ranges(type_ranges, f"calibration.others.{precision}", path.name, network, move_applier)
         for precision, type_ranges in calibration.others.items()
     }
+    measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, ranges_by_type)
     config = move_applier.apply_moves(defaults)
 
     def is_made_for_other_weights() -> bool:
@@ -561,6 +591,9 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
 
     if file.model.weights_of and _has_only_quantized_weights(network) and is_made_for_other_weights():
         _check_missing_weights(path.name, file.model, network, config, force, move_applier)
+    doubt = file.doubt
+    if doubt is not None and (doubt.config_sha256 != _config_sha256(config, measured) or is_made_for_other_weights()):
+        doubt = None
     is_stale = bool(
         ranges or any(move.has_measured_values for move in config.moves.values()) or config.range_moves
     ) and (has_other_structure or is_made_for_other_weights())
@@ -576,8 +609,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
         move_applier.warnings.append(
             f"{path.name}: its measured values are those of other weights and are ignored: calibrate again.{hint}"
         )
-    measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, ranges_by_type)
-    return LoadedConfig(config, measured, is_stale, tuple(move_applier.warnings), file.tolerance)
+    return LoadedConfig(config, measured, is_stale, tuple(move_applier.warnings), file.tolerance, doubt)
 
 
 def _read_checked_ranges(
