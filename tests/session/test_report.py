@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests import local
@@ -12,18 +13,25 @@ from tests.local import H200, NO_GPU, QKV
 from tests.schemas import mismatches
 from tests.texts import lacking
 from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db
+from trt_tui.core.measure.error_metrics import ErrorSums, compute_error_metrics_of_all
 from trt_tui.core.measure.group_sweep import (
     GroupContributionEstimate,
     GroupEffect,
     error_share_from_sweep,
 )
-from trt_tui.core.measure.results import ErrorShare
+from trt_tui.core.measure.judged_outputs import JudgedOutput
+from trt_tui.core.measure.results import Accuracy, ErrorShare, OutputErrors
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.formatting import duration_text, megabytes_text, number_text, percent_text
 from trt_tui.jobs import events as ev
-from trt_tui.session.comparison_report import comparison_markdown, comparison_record, comparison_text
+from trt_tui.session.comparison_report import (
+    comparison_markdown,
+    comparison_record,
+    comparison_text,
+    quiet_part_text,
+)
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.detail import detail_lines
 from trt_tui.tui.state.explanations import explain_header
@@ -57,6 +65,22 @@ def rows_of(table: str) -> dict[str, str]:
     top = next(index for index, line in enumerate(lines) if line.startswith("run "))
     shown = lines[top : lines.index("", top)]
     return {line.split("  ")[0].removesuffix(BUILT_BY): " ".join(line.split()) for line in shown}
+
+
+@pytest.mark.parametrize(("scale", "is_quiet"), [(1e-3, True), (0.5, False), (0.0, False)])
+def test_a_quiet_part_of_a_concat_is_named_with_its_rms(scale, is_quiet):
+    reference = np.random.default_rng(0).normal(size=1000)
+    judged, outputs = [], {}
+    for name, part in (("y[:, 0:8]", reference), ("y[:, 8:16]", scale * reference)):
+        judged.append(JudgedOutput(name, "y", note=f"from {name}"))
+        sums = ErrorSums()
+        sums.add_tensor_pair(part, part * (1.1 if part is reference else 1.2) + 1e-6)
+        outputs[name] = OutputErrors(compute_error_metrics_of_all([sums])[0])
+    text = quiet_part_text(SimpleNamespace(judged_outputs=judged), Accuracy(outputs))
+    rms = float(np.sqrt(np.mean(reference**2)))
+    expected = ["y[:, 8:16] (from y[:, 8:16])", number_text(scale * rms), number_text(rms)]
+    assert not lacking(text, *expected) if is_quiet else text == ""
+    assert quiet_part_text(SimpleNamespace(judged_outputs=judged[1:]), Accuracy(outputs)) == ""
 
 
 NO_PRECISION_PROBLEM = "not a precision problem"

@@ -54,6 +54,7 @@ from trt_tui.formatting import (
     engine_title,
     metric_text,
     name_list_text,
+    number_text,
     run_name_in_sentence,
     run_title,
 )
@@ -67,6 +68,9 @@ SHARE_SAMPLES_LEGEND = (
     "samples."
 )
 
+
+MAX_QUIET_RMS_RATIO = 0.1
+"""The rms of a judged part relative to the largest rms of its tensor, below which the part is named as quiet."""
 
 FP32_ENGINE_TITLE = "FP32 engine"
 
@@ -168,11 +172,15 @@ def _comparison_sections(session: SessionState, runs_with_groups: Sequence[str])
     engines_by_title = {titles[run]: result for run, result in engines.items()}
     if session.results.fp32_engine is not None:
         engines_by_title = {FP32_ENGINE_TITLE: session.results.fp32_engine, **engines_by_title}
+    run_results = map(session.get_run_results, session.list_distinct_runs())
+    quiet_parts = dict.fromkeys(quiet_part_text(session, results.accuracy) for results in run_results)
     return [
         Section("", [[*filter(None, head)]]),
         Section("Accuracy", [accuracy_table(session, _list_reported_runs(session))]),
         Section("Metric by part", [Table([*parts[: 1 + MAX_ROWS], *hidden_rows])]),
-        Section("Reasons", [_outcome_reason_lines(session), _output_variation_lines(session)]),
+        Section(
+            "Reasons", [_outcome_reason_lines(session), _output_variation_lines(session), [*filter(None, quiet_parts)]]
+        ),
         Section(
             "Engines",
             [
@@ -320,6 +328,22 @@ def _output_variation_lines(session: SessionState) -> list[str]:
                     f"{varying_text}"
                 )
     return lines
+
+
+def quiet_part_text(session: SessionState, accuracy: Accuracy | None) -> str:
+    """Returns the origin and the rms of the worst judged output if it is a quiet part of its tensor; "" if it is not."""
+    name = accuracy.worst_output[0] if accuracy is not None and accuracy.worst_output is not None else ""
+    part = next((output for output in session.judged_outputs if output.name == name), None)
+    if accuracy is None or part is None:
+        return ""
+    parts = [output.name for output in session.judged_outputs if output.tensor == part.tensor]
+    levels = {name: accuracy.outputs[name].errors.reference_rms or 0.0 for name in parts if name in accuracy.outputs}
+    if not 0 < levels[part.name] < MAX_QUIET_RMS_RATIO * max(levels.values()):
+        return ""
+    return (
+        f"{part.name} ({part.note}) is judged separately: its rms is {number_text(levels[part.name])}, the largest rms "
+        f"of a part {number_text(max(levels.values()))}"
+    )
 
 
 def _list_reported_runs(session: SessionState) -> list[ReportedRun]:

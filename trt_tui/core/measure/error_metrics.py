@@ -318,6 +318,13 @@ class ErrorMetrics:
         return self.nan + self.inf
 
     @property
+    def reference_rms(self) -> float | None:
+        """The root mean square of the reference; None if the error is exactly zero or not finite."""
+        if self.mse is None or self.sqnr_db is None:
+            return None
+        return math.sqrt(self.mse * 10 ** (self.sqnr_db / 10))
+
+    @property
     def comparable_sqnr_db(self) -> float:
         """The SQNR in dB for comparisons: infinite for an exact copy, minus infinity for NaN, Inf or a reference
         without signal."""

@@ -714,7 +714,8 @@ def _split_tensor_into_concat_parts(network: Network, tensor: str) -> list[Judge
     selected = []
     for ranges, source in parts:
         slices = tuple(AxisSlice(axis, *ends) for axis, ends in sorted(ranges.items()) if ends != (0, shape[axis]))
-        selected.append(JudgedOutput(tensor + slice_text(slices, len(shape)), tensor, slices, note=f"from {source}"))
+        name, note = tensor + slice_text(slices, len(shape)), f"from {source}, one of {len(parts)} parts of a Concat"
+        selected.append(JudgedOutput(name, tensor, slices, note=note))
     return selected
 
 

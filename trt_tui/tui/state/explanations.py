@@ -27,6 +27,7 @@ from trt_tui.formatting import (
     run_title,
     take_first_cells,
 )
+from trt_tui.session.comparison_report import quiet_part_text
 from trt_tui.session.results import RESULT_SUFFIXES
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
@@ -394,6 +395,9 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
         origin = "The reference has no error."
     else:
         origin = _simulation_origin(session, row_name, row.values.accuracy, _find_column_target(session, column))
+    if column.title == "output":
+        quiet_text = _make_sentence(quiet_part_text(session, row.values.accuracy))
+        words, origin = ["judged output"], f"{origin} {quiet_text}".rstrip()
     terms = [term for term in map(find_term, words) if term is not None][:1]
     return Explanation(
         column.title if kind in column.title else f"{column.title}, {kind}",
