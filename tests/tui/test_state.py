@@ -30,6 +30,7 @@ from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove, count_config_differences
 from trt_tui.core.network.layer_tree import GroupRow, Scope, UngroupedRow
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.glossary import explain_word
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import cell_width, decibels_text, number_text, percent_text
 from trt_tui.jobs import events as ev
@@ -1057,7 +1058,8 @@ def test_the_output_of_the_worst_value_is_named_beside_it(session):
     session.results.get_or_create_results(session.config).store_accuracy(long_named)
     row = next(row for row in summary.summary_rows(session, 120) if row.run == "config")
     output_column = next(column for column in summary.list_summary_columns(session, 120) if column.title == "output")
-    assert explain_summary_cell(session, row, output_column).value == long_name
+    explanation = explain_summary_cell(session, row, output_column)
+    assert explanation.value == long_name and ("what", explain_word("judged output")) in explanation.texts
     session.results.get_or_create_results(session.config).store_accuracy(in_files[1])
     session.set_target("scores:sqnr>=5; boxes:sqnr>=40")
     for width in (120, 80):
