@@ -186,8 +186,8 @@ def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, mo
 
 
 def test_others_are_held_off_while_somebody_waits_and_only_then():
-    """A long job holds nothing back, but for the what-if that comes between its steps."""
-    log = []
+    """A long job holds nothing back, but for the what-if that comes between its steps. It is said which one waits."""
+    log, events = [], []
 
     def start(request, report):
         for _ in range(3):
@@ -196,11 +196,12 @@ def test_others_are_held_off_while_somebody_waits_and_only_then():
                 steps.inbox.append((2, rq.MeasureWhatIf(INT8)))
             yield Urgency.WHAT_IF if isinstance(request, rq.MeasureWhatIf) else Urgency.BACKGROUND
 
-    steps = scheduler.Scheduler(start, lambda event: None, pause_others=log.append)
+    steps = scheduler.Scheduler(start, events.append, pause_others=log.append)
     steps.inbox.append((1, rq.MeasureToggles(INT8)))
     while steps.run_next_step():
         pass
     assert log == [*[rq.MeasureToggles] * 2, True, *[rq.MeasureWhatIf] * 3, False, rq.MeasureToggles]
+    assert of(events, ev.JobStarted) == [ev.JobStarted(1), ev.JobStarted(2, (1,)), ev.JobStarted(1)]
     steps.inbox.append((3, rq.MeasureWhatIf(INT8)))
     while steps.run_next_step():
         pass

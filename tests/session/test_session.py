@@ -28,6 +28,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.formatting import number_text
 from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.session import results, state
 from trt_tui.session.comparison_report import comparison_markdown, comparison_record, comparison_text
@@ -212,6 +213,16 @@ def test_late_events_of_stopped_jobs_are_dropped(session):
     assert PrecisionConfig.from_precision(Precision.FP32) not in driven.results and len(driven.log) == log
     driven.until_idle()
     assert not driven.is_busy and driven.error is None
+
+
+@pytest.mark.parametrize("was_replaced", [False, True])
+def test_the_log_has_no_job_that_a_newer_one_has_replaced(session, was_replaced):
+    driven = session()
+    driven.send_request(rq.MeasureWhatIf(driven.config))
+    number, log = max(driven.pending_requests), list(driven.log)
+    driven.apply_event(ev.JobStarted(number))
+    driven.apply_event(ev.JobDone(number, was_replaced))
+    assert (driven.log == log) is was_replaced
 
 
 def events_of(base: type[ev.Event] = ev.Event) -> list[type[ev.Event]]:

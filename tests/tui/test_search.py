@@ -18,6 +18,7 @@ from trt_tui.core.measure.target import HeldOutResult, HeldOutValue, Outcome, Ta
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS, SearchOutcome
+from trt_tui.formatting import duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.history import ConfigNames, SearchDoubt
@@ -43,7 +44,7 @@ from trt_tui.tui.state.search_result import (
     search_check_texts,
     search_page_title,
 )
-from trt_tui.tui.state.status import job_texts
+from trt_tui.tui.state.status import job_table, job_texts
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -220,6 +221,16 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
             job = main.session.pending_requests.get(finding.progress.job)
             job.update_progress(ev.JobProgress(job.number, phase, 3 * bool(text), 8 * bool(text)))
             assert job_texts(main.session, job)[0].startswith(f"{phase}{text}: ") and phase
+        group = main.session.outline.groups[0].name
+        main.session.send_request(rq.MeasureRemedies(group, before))
+        remedies = main.session.pending_requests[max(main.session.pending_requests)]
+        remedies.begin_time = remedies.sent_time - 60
+        for waiting in ((job.number,), ()):  # the row of the cursor goes first, and the search waits
+            main.session.apply_event(ev.JobStarted(remedies.number, waiting))
+            texts = (job_texts(main.session, job)[0], search_page_title(main.session, finding))
+            table = ["".join(text for text, *_ in line) for _, line in job_table(main.session, 160)[1]]
+            assert {f"waits for {remedies.title}" in text for text in (*texts, table[0])} == {bool(waiting)}
+        main.session.apply_event(ev.JobDone(remedies.number))
         await press(pilot, "a")
         assert isinstance(app.screen, SearchResultPage) and app.screen.selected_search_option.config == best
         await answered(pilot, "enter")
@@ -438,7 +449,7 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
             session._opened_network = replace(opened_network, data=data)
             results.store_accuracy(replace(accuracy, samples=what_if, total=what_if))
             title, header = update_lines()
-            assert title.endswith(f", {text}") and f"SQNR, {text}" in header
+            assert f", {text}, took {duration_text(search_status.duration_s)}" in title and f"SQNR, {text}" in header
             session._opened_network = replace(opened_network, data=replace(data, what_if_count=16))
             results.store_accuracy(replace(accuracy, samples=16, total=16))
             page_status.end_event = replace(ended, has_other_samples=False)
@@ -446,7 +457,7 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
             assert ", 16 samples" in title and "samples" not in header
         data = replace(opened_network.data, what_if_count=16, judged_count=16)
         session._opened_network, page_status.end_event = replace(opened_network, data=data), ended
-        assert update_lines()[0].endswith(", 16 samples"), "a batch with all samples has no other samples"
+        assert ", 16 samples" in update_lines()[0], "a batch with all samples has no other samples"
         session._opened_network = opened_network
         results.store_accuracy(accuracy)
         await press(pilot, "escape")
@@ -535,7 +546,7 @@ async def test_the_samples_of_a_search_are_named_only_if_the_current_config_has_
         data = replace(session.opened_network.data, what_if_count=count + 8, judged_count=count + 8)
         session._opened_network = replace(session.opened_network, data=data)
         search_status.end_event = replace(search_status.end_event, has_other_samples=False)
-        assert search_page_title(session, search_status).endswith(f", {count} samples")
+        assert f", {count} samples" in search_page_title(session, search_status)
         progress = search_status.progress
         search_status.end_event, search_status.progress = None, replace(progress, has_other_samples=True)
         assert f", other {count} of {count + 8} samples" in search_page_title(session, search_status), "while it runs"

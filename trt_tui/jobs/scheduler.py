@@ -108,7 +108,6 @@ class ScheduledJob:
     urgency: Urgency
     steps: Steps[None] | None = None
     wait: WaitStep | None = None
-    has_started: bool = False
     paused_s: float = 0.0
     pause_time: float = 0.0
 
@@ -154,6 +153,7 @@ class Scheduler:
         self._start_job = start_job
         self._pause_others, self._others_paused = pause_others, False
         self._last_report_times: dict[str, float] = {}
+        self._last_started: ev.JobStarted | None = None
 
     def serve_requests(self) -> None:
         """Runs steps and waits for requests, without end."""
@@ -209,6 +209,10 @@ class Scheduler:
             self._others_paused = is_interactive
             self._pause_others(is_interactive)
         if next_job is not None:
+            waiting_jobs = tuple(ready_job.job for ready_job in ready_jobs if ready_job is not next_job)
+            if (started := ev.JobStarted(next_job.job, waiting_jobs)) != self._last_started:
+                self._last_started = started
+                self.send(started)
             self._advance_job(next_job)
         return next_job is not None
 
@@ -248,9 +252,6 @@ class Scheduler:
         with self._lock:
             self._current_job = scheduled_job
         try:
-            if not scheduled_job.has_started:
-                scheduled_job.has_started = True
-                self.send(ev.JobStarted(scheduled_job.job))
             if scheduled_job.steps is None:
                 scheduled_job.steps = self._start_job(scheduled_job.request, JobReporter(self, scheduled_job))
             elif scheduled_job.wait is None:

@@ -1,5 +1,7 @@
 """The jobs of the background process as the user interface shows them, and the requests whose jobs have not ended."""
 
+from __future__ import annotations
+
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -30,6 +32,7 @@ class Job:
         progress: The progress of the phase. None if it is unknown, or the phase is over and the next is not known yet.
         progress_time: The time when the progress arrived.
         is_stopping: True if the job has been asked to stop.
+        awaited_job: The job that runs while this one is ready for its next step; None if it does not wait.
     """
 
     number: int
@@ -45,6 +48,7 @@ class Job:
     progress: ev.JobProgress | None = None
     progress_time: float = 0.0
     is_stopping: bool = False
+    awaited_job: Job | None = None
 
     def mark_begun(self) -> None:
         """Records that the background process has begun the job."""

@@ -69,12 +69,17 @@ def make_search_request(
 
 @dataclass
 class SearchStatus:
-    """A running or finished search with its best result so far."""
+    """A running or finished search with its best result so far.
+
+    Attributes:
+        duration_s: The run time in seconds when the search ended; 0 before.
+    """
 
     request: rq.FindMixedPrecisionConfig
     progress: ev.SearchProgress | None = None
     end_event: ev.SearchEnded | None = None
     adopted_config: PrecisionConfig | None = None
+    duration_s: float = 0.0
 
     @property
     def result(self) -> SearchResult | None:

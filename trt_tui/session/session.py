@@ -483,7 +483,7 @@ class Session(SessionState):
         search_status, result, job = self.search_status, event.result, self.pending_requests.get(event.job)
         if search_status is None or job is None or job.request is not search_status.request:
             return
-        search_status.end_event = event
+        search_status.end_event, search_status.duration_s = event, job.duration_s
         self.log.extend((result.summary, *(text for text in event.remarks if text not in self.log)))
         if result.best_evaluation is None:
             return
@@ -522,8 +522,11 @@ class Session(SessionState):
 
     @_apply.register
     def _apply_job_start(self, event: ev.JobStarted) -> None:
-        if (job := self.pending_requests.get(event.job)) is not None:
-            job.mark_begun()
+        started_job = self.pending_requests.get(event.job)
+        if started_job is not None:
+            started_job.mark_begun()
+        for number, job in self.pending_requests.items():
+            job.awaited_job = started_job if number in event.waiting_jobs else None
 
     @_apply.register
     def _apply_execution_mode(self, event: ev.ExecutionModeChanged) -> None:
@@ -600,7 +603,7 @@ class Session(SessionState):
         if outcome == FAILED:
             self.log.extend(raw_lines)
         job = self.pending_requests.end_request(end_event.job, outcome)
-        if job is not None and job.begin_time is not None and not job.is_automatic:
+        if job is not None and job.begin_time is not None and not job.is_automatic and outcome != REPLACED:
             sent_clock = time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time))
             self.log.append(f"{sent_clock} {job.title}: {outcome}, {duration_text(job.duration_s)}")
         return job.request if job is not None else None

@@ -18,7 +18,7 @@ from trt_tui.tui.screens.pages import SEARCH_AGAIN, JobsPage, SearchResultPage
 from trt_tui.tui.state import config_status, engine_texts
 from trt_tui.tui.state.config_status import target_value_span
 from trt_tui.tui.state.search_result import SearchOption
-from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, stopped_jobs_text
+from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, job_titles_text, search_waiting_text
 
 MIN_CONFIRM_AGE_S = 10.0
 """The job age in seconds above which stopping needs a confirmation."""
@@ -100,7 +100,7 @@ class JobController(Presenter):
             self._stop_jobs_now(stoppable)
             return
 
-        question = f"Stop {stopped_jobs_text(stoppable)}? It has run for {duration_text(age)}."
+        question = f"Stop {job_titles_text(stoppable)}? It has run for {duration_text(age)}."
         self.open_dialog(
             ConfirmDialog(question, "stop it", "go on"),
             lambda _: self._stop_jobs_now([job for job in stoppable if job in self._list_stoppable_jobs()]),
@@ -117,7 +117,7 @@ class JobController(Presenter):
             if remaining_count
             else ""
         )
-        self.show_message(f"stopped: {stopped_jobs_text(jobs)}; the last results stay{rest_text}", "")
+        self.show_message(f"stopped: {job_titles_text(jobs)}; the last results stay{rest_text}", "")
 
     def do_jobs(self) -> None:
         self.open_dialog(JobsPage(self.session, self._stop_with_confirmation))
@@ -180,7 +180,8 @@ class SearchController(Presenter):
         if search_status is None or search_status.best_config is None and not self.session.is_searching:
             self._ask_for_search()
         elif search_status.best_config is None:
-            self.show_message("the search has tried no config yet")
+            waiting = search_waiting_text(self.session)
+            self.show_message(f"the search {f'{waiting} and ' if waiting else ''}has tried no config yet")
         else:
             page = SearchResultPage(self.session, self.layer_list.tree_model, search_status)
             self.open_dialog(

@@ -14,7 +14,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import counted_noun_text, duration_text, elapsed_text
 from trt_tui.jobs import events as ev
-from trt_tui.jobs.requests import BuildEngine
+from trt_tui.jobs.requests import BuildEngine, FindMixedPrecisionConfig
 from trt_tui.session.jobs import DONE, FAILED, Job
 from trt_tui.session.saved_sessions import SessionEntry
 from trt_tui.session.search_status import best_evaluation_text
@@ -50,15 +50,30 @@ _MIN_SHOWN_S = 0.5
 
 def split_running_and_waiting_jobs(session: Session) -> tuple[list[Job], list[Job]]:
     """Returns the running jobs and the waiting jobs, without very short automatic jobs."""
-    running, waiting = (
-        [job for job in jobs if not job.is_automatic or job.duration_s >= _MIN_SHOWN_S]
-        for jobs in (session.pending_requests.running_jobs, session.pending_requests.waiting_jobs)
-    )
-    return running, waiting
+    requests = session.pending_requests
+    return list(filter(_is_shown, requests.running_jobs)), list(filter(_is_shown, requests.waiting_jobs))
+
+
+def _is_shown(job: Job) -> bool:
+    return not job.is_automatic or job.duration_s >= _MIN_SHOWN_S
+
+
+def waiting_text(job: Job) -> str:
+    """Returns "waits for" with the job that runs in place of the given one; "" if that job does not wait."""
+    awaited_job = job.awaited_job
+    return f"waits for {awaited_job.title}" if awaited_job is not None and _is_shown(awaited_job) else ""
+
+
+def search_waiting_text(session: Session) -> str:
+    """Returns the `waiting_text` of the running search; "" if no search runs or waits."""
+    jobs = session.pending_requests.values()
+    return "".join(waiting_text(job) for job in jobs if isinstance(job.request, FindMixedPrecisionConfig))
 
 
 def _time_left_text(job: Job) -> str:
-    return f", {elapsed_text(job.left_s)} left" if job.left_s is not None else ""
+    """Returns the time left or the job that is waited for, after a comma; "" if neither is known."""
+    text = waiting_text(job) or (f"{elapsed_text(job.left_s)} left" if job.left_s is not None else "")
+    return f", {text}" if text else ""
 
 
 def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
@@ -76,9 +91,9 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
         progress, trial = search_status.progress, search_status.progress.trial
         tried = shorten_middle(trial.about, 24) if trial.about else f"{len(trial.raised_groups)} raised"
         short_title = f"{job.title}, {progress.done} tried"
-        best = f"best: {best_evaluation_text(search_status)}"
+        best = waiting_text(job) or f"best: {best_evaluation_text(search_status)}"
         texts = [
-            f"{job.phase}{count_text}: {tried}, {progress.done} tried; {best}",
+            f"{job.phase}{progress_text}: {tried}, {progress.done} tried; {best}",
             f"{short_title}; {best}",
             short_title,
         ]
@@ -117,8 +132,9 @@ def wide_jobs_line(session: Session, width: int, stop_key: str) -> Line:
     is empty."""
     running_jobs, waiting_jobs = split_running_and_waiting_jobs(session)
     listed_jobs = running_jobs or waiting_jobs[:1]
-    unlisted_count = len(running_jobs) + len(waiting_jobs) - len(listed_jobs)
-    end: Line = [(f"   {unlisted_count} wait{'s' if unlisted_count == 1 else ''}", "dim")] if unlisted_count else []
+    unlisted_jobs = waiting_jobs if running_jobs else waiting_jobs[1:]
+    verb = "waits" if len(unlisted_jobs) == 1 else "wait"
+    end: Line = [(f"   {job_titles_text(unlisted_jobs)} {verb}", "dim")] if unlisted_jobs else []
     parts = [_job_bar_spans(session, job, stop_key if index == 0 else "") for index, job in enumerate(listed_jobs)]
     return clip_line([*(span for part in parts for span in part), *end], width)
 
@@ -185,17 +201,17 @@ def _job_state_text(job: Job) -> tuple[str, str]:
     if job.is_stopping:
         return "is stopping", "warn"
     if job.begin_time is None:
-        return "waits", "dim"
+        return waiting_text(job) or "waits", "dim"
     progress = job.progress
     return (
         (f"{progress.done}/{progress.total}{_time_left_text(job)}", "key")
         if progress is not None and progress.total
-        else ("runs", "key")
+        else (waiting_text(job) or "runs", "key")
     )
 
 
-def stopped_jobs_text(jobs: Sequence[Job]) -> str:
-    """Returns a phrase for the jobs that a stop ends, such as "the search from c3 and 2 others"."""
+def job_titles_text(jobs: Sequence[Job]) -> str:
+    """Returns a phrase for jobs, such as "the search from c3 and 2 others"."""
     first = next((job for job in jobs if not job.is_automatic), jobs[0])
     return f"{first.title} and {counted_noun_text(len(jobs) - 1, 'other')}" if len(jobs) > 1 else first.title
 
