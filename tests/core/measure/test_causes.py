@@ -302,6 +302,20 @@ def offset_of(operator, offset):
     )
 
 
+def variance_of_means(smallest):
+    """A LayerNorm whose variance is E[x²] - E[x]², as Flax writes it; every sixteenth row hardly varies."""
+    b = Builder()
+    mean = b.node("ReduceMean", ["x"], "/mean", axes=[2])
+    mean_of_squares = b.node("ReduceMean", [b.node("Mul", ["x", "x"], "/square")], "/mean_of_squares", axes=[2])
+    variance = b.node("Sub", [mean_of_squares, b.node("Mul", [mean, mean], "/square_of_mean")], "/variance")
+    root = b.node("Sqrt", [b.node("Add", [variance, b.weight("epsilon", np.float32(1e-6))], "/add")], "/root")
+    x = b.node("Div", [b.node("Sub", ["x", mean], "/centre"), root], "/norm")
+    b.node("MatMul", [x, b.kernel("w", (16, 4), 16)], "/fc", output="y")
+    x = vectors(64, 16, 16)
+    x[:, 0] *= smallest
+    return b.model([floats("x", "batch", 16, 16)], [floats("y", "batch", 16, 4)]), {"x": x + np.float32(0.5)}
+
+
 def masked_rows(kept_keys):
     kept = np.ones((12, 6), np.float32)
     kept[::3, kept_keys:] = 0
@@ -450,6 +464,13 @@ CASES = [
             ),
         )
         for operator in ("InstanceNormalization", "LayerNormalization", "Sub", "Add")
+    ),
+    (
+        variance_of_means,
+        (0.05,),
+        (1.0,),
+        "",
+        ("values of Sub /variance/Sub are small beside the offset", " dB are left here"),
     ),
     (
         masked_rows,

@@ -326,6 +326,8 @@ def _measure_offset_roundings(
 class _DifferenceOffsets:
     """The values of a sum or difference of two operands, or the deviations from the mean of a normalisation.
 
+    The roots of the variances E[x²] - E[x]² divide the rows. Each of these values therefore counts relative to itself.
+
     Attributes:
         tensors: The tensors that are read.
     """
@@ -334,9 +336,14 @@ class _DifferenceOffsets:
         self._layer = layer
         self._axes = _find_normalised_axes(network, layer)
         self.tensors = layer.inputs[: 2 if self._axes is None else 1]
+        operators = [
+            network.get_layer(network.producer[name]).op_type for name in layer.inputs if name in network.producer
+        ]
+        self._is_variance = layer.op_type == "Sub" and operators in (["ReduceMean", "Mul"], ["ReduceMean", "Pow"])
         self._magnitude = 0.0
         self._operand_sums = np.zeros((len(self.tensors), 2))  # signal and noise
-        self._sums = np.zeros(5)  # signal, noise, values, nonzero values, and those that change by more than half
+        # Signal, noise, values, nonzero values, those that change by more than half, and relative noise.
+        self._sums = np.zeros(6)
 
     def add_values(self, arrays: Sequence[np.ndarray]) -> None:
         """Adds the arrays of the tensors in one feed. Values that are not finite in FP16 do not count.
@@ -360,6 +367,7 @@ class _DifferenceOffsets:
             values.size,
             np.count_nonzero(values),
             np.count_nonzero((np.abs(errors) > np.abs(values) / 2) & (values != 0)),
+            np.square(np.minimum(np.abs(errors[values != 0] / values[values != 0]), 1)).sum(),
         )
 
     def _subtract_offset(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -378,7 +386,7 @@ class _DifferenceOffsets:
         is_operand_lost = any(
             noise * 10 ** (MIN_LOSSLESS_SQNR_DB / 10) > signal for signal, noise in self._operand_sums
         )
-        signal, noise, count, nonzero_count, lost_count = self._sums.tolist()
+        signal, noise, count, nonzero_count, lost_count, relative_noise = self._sums.tolist()
         if not signal or not noise or is_operand_lost:
             return None
         return OffsetRounding(
@@ -387,7 +395,7 @@ class _DifferenceOffsets:
             self._magnitude,
             2 * max_rounding_error(self._magnitude, Precision.FP16),
             math.sqrt(signal / count),
-            10 * math.log10(signal / noise),
+            10 * math.log10(nonzero_count / relative_noise if self._is_variance else signal / noise),
             lost_count / nonzero_count,
         )
 

@@ -162,7 +162,8 @@ class OffsetRounding:
             ``lost_share`` of the largest score's magnitude.
         step: FP16's step at this magnitude.
         spread: RMS of the values behind the offset.
-        sqnr_db: SQNR of the values behind the offset if the values before it are rounded to FP16.
+        sqnr_db: SQNR of the values behind the offset if the values before it are rounded to FP16. Of the variances
+            E[x²] - E[x]², the mean over values.
         lost_share: The share of the values, or of the rows of a Softmax, that the rounding changes too much: a value by
             more than half, a row by more than 1/32 in a score.
         masked_share: The share of the rows of a Softmax in which every score is masked.
