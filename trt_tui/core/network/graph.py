@@ -159,11 +159,9 @@ def iterate_captured_tensors(node: ir.Node) -> Iterator[str]:
     """
     for subgraph in list_subgraphs(node):
         graphs = [subgraph, *subgraph.subgraphs()]
-        inner_values = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
-        inner_values.update(value for inner_node in subgraph.all_nodes() for value in inner_node.outputs)
         used_values = [value for inner_node in subgraph.all_nodes() for value in inner_node.inputs if value is not None]
         used_values += [value for graph in graphs for value in graph.outputs]
-        yield from dict.fromkeys(value.name or "" for value in used_values if value not in inner_values)
+        yield from dict.fromkeys(value.name or "" for value in used_values if value.graph not in graphs)
 
 
 # -- classification ---------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
         if node.op_type == "Resize"
         and not node.domain
         and node.attributes.get_string("mode", "nearest") == "nearest"
-        and _find_min_resize_scale(node) < 1
+        and _read_resize_scales(node, 1).min(initial=1) < 1
     ]
     return (
         [
@@ -114,10 +114,10 @@ def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
     )
 
 
-def _find_min_resize_scale(node: ir.Node) -> float:
-    """Returns the smallest scale factor of a Resize of opset 10; 1.0 if the factors are computed."""
-    scales = stored_tensor(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
-    return 1.0 if scales is None else float(scales.numpy().min(initial=1))
+def _read_resize_scales(node: ir.Node, input_index: int) -> np.ndarray:
+    """Returns the scale factors of a Resize; a factor of 1 if they are computed or absent."""
+    scales = stored_tensor(node.inputs[input_index]) if len(node.inputs) > input_index else None
+    return np.ones(1) if scales is None else scales.numpy()
 
 
 def drop_linear_grid_sample_modes(model: ir.Model) -> list[str]:
@@ -183,8 +183,7 @@ def _adapt_resize(node: ir.Node, fresh_names: FreshNames) -> None:
     node.attributes["coordinate_transformation_mode"] = ir.AttrString("coordinate_transformation_mode", "asymmetric")
     if node.attributes.get_string("mode", "nearest") != "nearest":
         return
-    scales = stored_tensor(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
-    scale_values = np.ones(1) if scales is None else scales.numpy()
+    scale_values = _read_resize_scales(node, 2)
     if scale_values.min(initial=1) < 1 < scale_values.max(initial=1):
         raise ValueError(
             f"{node.name} ({node.op_type}) takes the nearest value both up and down, which newer opsets do not support"
@@ -221,12 +220,12 @@ def _repeat_elements(node: ir.Node, value: ir.Value, count: int, fresh_names: Fr
     constant = stored_tensor(value)
     if constant is not None:
         return add_constant(f"{value_name(value)}_per_channel", np.repeat(constant.numpy(), count))
-    column = _insert_operator_before(node, "Reshape", [value, add_constant("column", np.array([-1, 1]))], fresh_names)
+    column = insert_operator_before(node, "Reshape", [value, add_constant("column", np.array([-1, 1]))], fresh_names)
     ones = add_constant("times", np.array([1, count]))
-    return _insert_operator_before(
+    return insert_operator_before(
         node,
         "Reshape",
-        [_insert_operator_before(node, "Expand", [column, ones], fresh_names), add_constant("whole", np.array([-1]))],
+        [insert_operator_before(node, "Expand", [column, ones], fresh_names), add_constant("whole", np.array([-1]))],
         fresh_names,
     )
 
@@ -240,8 +239,8 @@ def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
     node.attributes["axis"] = ir.AttrInt64("axis", -1)
     (source,), (result,) = node.inputs, node.outputs
     assert source is not None
-    shape = _insert_operator_before(node, "Shape", [source], fresh_names)
-    node.replace_input_with(0, _insert_operator_before(node, "Flatten", [source], fresh_names, axis=axis))
+    shape = insert_operator_before(node, "Shape", [source], fresh_names)
+    node.replace_input_with(0, insert_operator_before(node, "Flatten", [source], fresh_names, axis=axis))
     reshape_node = ir.node(
         "Reshape",
         [result, shape],
@@ -256,9 +255,10 @@ def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
     result.shape = None
 
 
-def _insert_operator_before(
+def insert_operator_before(
     next_node: ir.Node, operator: str, inputs: list[ir.Value], fresh_names: FreshNames, **attributes: int
 ) -> ir.Value:
+    """Inserts a node before another one, with its scope, and returns the result."""
     name = fresh_names.make_unique_name(f"{next_node.name}_{operator.lower()}")
     result_type = ir.TensorType(ir.DataType.INT64) if operator == "Shape" else inputs[0].type
     new_node = ir.node(
@@ -266,6 +266,7 @@ def _insert_operator_before(
         inputs,
         attributes,
         name=name,
+        metadata_props=dict(next_node.metadata_props),
         outputs=[ir.val(fresh_names.make_unique_name(f"{name}_output"), type=result_type)],
     )
     next_node.prepend(new_node)

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from trt_tui.core.network.constants import register_constant
 from trt_tui.core.network.inference import infer_shapes
-from trt_tui.core.network.model_editing import FreshNames, value_name
+from trt_tui.core.network.model_editing import FreshNames
+from trt_tui.core.network.opset_conversion import insert_operator_before
 from trt_tui.formatting import counted_noun_text
 
 _DATA_INPUT, _CACHE_INPUTS, _POSITION_INPUT = 0, (1, 2), 3
@@ -35,10 +36,7 @@ def expand_rotary_caches(model: ir.Model) -> str:
     if any(value is None or value.shape is None for node in rotary_nodes for value in node.inputs[:_POSITION_INPUT]):
         infer_shapes(model)
     count = 0
-    tensor_names, node_names = (
-        FreshNames(graph),
-        FreshNames(graph, taken_names=(node.name for node in graph if node.name)),
-    )
+    fresh_names = FreshNames(graph, taken_names=(node.name for node in graph if node.name))
     for node in rotary_nodes:
         data, caches = node.inputs[_DATA_INPUT], [node.inputs[index] for index in _CACHE_INPUTS]
         if (
@@ -53,31 +51,13 @@ def expand_rotary_caches(model: ir.Model) -> str:
             continue
         count += 1
         ones = register_constant(
-            graph, tensor_names.make_unique_name(f"{node.name}_ones"), ir.tensor(np.ones(_CACHE_RANK - 1, np.int64))
+            graph, fresh_names.make_unique_name(f"{node.name}_ones"), ir.tensor(np.ones(_CACHE_RANK - 1, np.int64))
         )
-        int64 = ir.TensorType(ir.DataType.INT64)
-        batch = _insert_operator_before(
-            node, "Shape", [data], tensor_names, node_names, ir.val(None, shape=[1], type=int64), start=0, end=1
-        )
-        sizes = _insert_operator_before(
-            node,
-            "Concat",
-            [batch, ones],
-            tensor_names,
-            node_names,
-            ir.val(None, shape=[_CACHE_RANK], type=int64),
-            axis=0,
-        )
+        batch = insert_operator_before(node, "Shape", [data], fresh_names, start=0, end=1)
+        sizes = insert_operator_before(node, "Concat", [batch, ones], fresh_names, axis=0)
         for index, cache in zip(_CACHE_INPUTS, caches, strict=True):
-            assert cache is not None and cache.shape is not None
-            expanded_cache = _insert_operator_before(
-                node,
-                "Expand",
-                [cache, sizes],
-                tensor_names,
-                node_names,
-                ir.val(None, shape=ir.Shape([data.shape[0], *cache.shape[1:]]), type=cache.type),
-            )
+            assert cache is not None
+            expanded_cache = insert_operator_before(node, "Expand", [cache, sizes], fresh_names)
             node.replace_input_with(index, expanded_cache)
     if not count:
         return ""
@@ -86,26 +66,3 @@ def expand_rotary_caches(model: ir.Model) -> str:
         f"{counted_noun_text(count, 'RotaryEmbedding')} {verb} one row of angles for the whole batch, which neither "
         "ONNX Runtime nor TensorRT accepts: the angles are expanded to the batch."
     )
-
-
-def _insert_operator_before(
-    next_node: ir.Node,
-    operator: str,
-    inputs: list[ir.Value],
-    tensor_names: FreshNames,
-    node_names: FreshNames,
-    output: ir.Value,
-    **attributes: int,
-) -> ir.Value:
-    output.name = tensor_names.make_unique_name(f"{value_name(next_node.outputs[0])}_{operator.lower()}")
-    next_node.prepend(
-        ir.node(
-            operator,
-            inputs,
-            attributes,
-            name=node_names.make_unique_name(f"{next_node.name}_{operator.lower()}"),
-            metadata_props=dict(next_node.metadata_props),
-            outputs=[output],
-        ),
-    )
-    return output

@@ -46,25 +46,26 @@ def sort_by_dependency(network: Network) -> list[FusionGroup | Layer]:
         TrtTuiError: the groups depend on each other in a cycle.
     """
     units = {layer.name: network.find_group(layer.name) or layer for layer in network.layers}
-    order: list[FusionGroup | Layer] = []
-    begun: dict[str, FusionGroup | Layer] = {}
-    placed: set[str] = set()
-    for layer in network.layers:
-        stack = [(units[layer.name], False)]
-        while stack:
-            unit, complete = stack.pop()
-            if unit.name in placed:
-                continue
-            if complete:
-                placed.add(unit.name)
-                order.append(begun.pop(unit.name))
-                continue
-            if unit.name in begun:
-                raise _cycle_error(network, list(begun)[list(begun).index(unit.name) :])
-            begun[unit.name] = unit
-            stack.append((unit, True))
-            stack.extend((units[name], False) for name in _list_layer_dependencies(network, unit))
-    return order
+    order: dict[str, FusionGroup | Layer] = {}
+    begun: dict[str, None] = {}
+    stack = [units[layer.name] for layer in reversed(network.layers)]
+    while stack:
+        unit = stack[-1]
+        pending = [units[name] for name in _list_layer_dependencies(network, unit) if units[name].name not in order]
+        if not pending:
+            order.setdefault(unit.name, stack.pop())
+        elif unit.name in begun:
+            path = [name for name in begun if name not in order]
+            cycle = path[path.index(unit.name) :]
+            raise TrtTuiError(
+                f"fused layers of {network.name} depend on each other",
+                " → ".join((*cycle, cycle[0])),
+                "This is a defect of trt-tui; please report it with the network's structure.",
+            )
+        else:
+            begun[unit.name] = None
+            stack += pending
+    return list(order.values())
 
 
 def _list_layer_dependencies(network: Network, group_or_layer: FusionGroup | Layer) -> Iterable[str]:
@@ -80,14 +81,6 @@ def _list_layer_dependencies(network: Network, group_or_layer: FusionGroup | Lay
             producer = network.producer.get(tensor)
             if producer is not None and producer not in own:
                 yield producer
-
-
-def _cycle_error(network: Network, group_names: Sequence[str]) -> TrtTuiError:
-    return TrtTuiError(
-        f"fused layers of {network.name} depend on each other",
-        " → ".join((*group_names, group_names[0])),
-        "This is a defect of trt-tui; please report it with the network's structure.",
-    )
 
 
 def build_gated_graph(

@@ -481,24 +481,14 @@ def _rebind_subgraph_inputs(subgraph: ir.Graph, values_by_tensor: MutableMapping
     """Returns a copy of a subgraph whose outer tensors, at any depth, are replaced by those of ``values_by_tensor``."""
     copy = subgraph.clone(allow_outer_scope_values=True)
     graphs = [copy, *copy.subgraphs()]
-    inner_values = {
-        id(inner_value)
-        for nested_graph in graphs
-        for inner_value in (*nested_graph.inputs, *nested_graph.initializers.values())
-    }
-    inner_values.update(id(inner_value) for node in copy.all_nodes() for inner_value in node.outputs)
-    for node in copy.all_nodes():
-        for index, value in enumerate(node.inputs):
-            if value is not None and id(value) not in inner_values and value.graph is not None:
-                mapped = values_by_tensor.get(value_name(value))
-                if mapped is not None:
-                    node.replace_input_with(index, mapped)
-    for nested_graph in graphs:
-        for value in (*nested_graph.outputs, *(inner_value for node in nested_graph for inner_value in node.outputs)):
-            if id(value) in inner_values:
-                value.shape = _remove_dimension_names(value.shape)
-        for index, value in enumerate(nested_graph.outputs):
-            mapped = values_by_tensor.get(value_name(value)) if id(value) not in inner_values else None
-            if mapped is not None:
-                nested_graph.outputs[index] = mapped
+    for graph in graphs:
+        for node in graph:
+            for index, value in enumerate(node.inputs):
+                if value is not None and value.graph not in graphs:
+                    node.replace_input_with(index, values_by_tensor.get(value_name(value), value))
+            for output in node.outputs:
+                output.shape = _remove_dimension_names(output.shape)
+        for index, output in enumerate(graph.outputs):
+            if output.graph not in graphs:
+                graph.outputs[index] = values_by_tensor.get(value_name(output), output)
     return copy

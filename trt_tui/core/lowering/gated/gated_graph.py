@@ -441,8 +441,8 @@ class GatedGraph:
             assert constant is not None  # the network has the constant, or an edit creates it
             if scale is not None:
                 array = rulebook.quantize_dequantize_weight(constant, scale)
-            elif group_lowering.precision is Precision.FILE:
-                file_weight = self._read_file_weight(site)
+            elif group_lowering.precision is Precision.FILE and self.network.source_model is not None:
+                file_weight = self.network.source_model.constant_value(self.network.get_layer(site.layer), site.index)
                 array = constant if file_weight is None else file_weight
             elif tf32:
                 array = rulebook.round_to_precision(constant, Precision.TF32)
@@ -464,15 +464,6 @@ class GatedGraph:
         """
         ports = rulebook.flag_tensors_of_result_type(self.network.node(qdq_site.layer), self.network.opset)[0]
         return qdq_site.index >= len(ports) or ports[qdq_site.index]
-
-    def _read_file_weight(self, qdq_site: QdqSite) -> np.ndarray | None:
-        """Returns the weight in the file; None if the FP32 network has the same weight."""
-        source_model = self.network.source_model
-        return (
-            source_model.constant_value(self.network.get_layer(qdq_site.layer), qdq_site.index)
-            if source_model is not None
-            else None
-        )
 
 
 def _accumulates_in_fp16(group_lowering: GroupLowering) -> bool:

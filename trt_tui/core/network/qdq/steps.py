@@ -447,11 +447,11 @@ def apply_qdq_step(step: QdqStep, array: np.ndarray) -> np.ndarray:
         return round_to_type((array.astype(np.float32) - zero_point) * scale, step.dtype)
     quantized_dtype = step.zero_point.dtype
     result = np.asarray(array / scale)
+    low, high = type_limits(step.dtype)
     if step.dtype.is_floating_point():
-        return convert_with_saturation(result, step.dtype)
+        return np.asarray(np.clip(result, low, high).astype(step.dtype.numpy()))
     np.rint(result, out=result)
     result += zero_point
-    low, high = type_limits(step.dtype)
     return np.asarray(np.clip(result, low, high, out=result)).astype(np.int32).astype(quantized_dtype)
 
 
@@ -460,12 +460,6 @@ def type_limits(dtype: ir.DataType) -> tuple[float, float]:
     find_limits = ml_dtypes.finfo if dtype.is_floating_point() else ml_dtypes.iinfo
     limits = find_limits(dtype.numpy())
     return float(limits.min), float(limits.max)
-
-
-def convert_with_saturation(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
-    """Converts floats to a low-precision float type; values outside its range become its smallest or largest value."""
-    low, high = type_limits(dtype)
-    return np.asarray(np.clip(array, low, high).astype(dtype.numpy()))
 
 
 def round_to_type(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
