@@ -279,6 +279,21 @@ def test_an_operator_that_tensorrt_lacks_in_bf16_is_named_and_written_in_fp32(op
     assert nodes["/relu/Relu"].inputs[0].dtype == ir.DataType.BFLOAT16
 
 
+def test_a_pair_that_only_a_shape_reads_is_removed_where_a_layer_is_changed(tmp_path):
+    b = QdqBuilder()
+    pair = b.pair("x", "/in")
+    inner = b.node("MatMul", [pair, b.stored("/fc/weight", b.values(16, 8), axis=1)], "/fc")
+    b.node("MatMul", [b.pair(inner, "/mid"), b.stored("/last/weight", b.values(8, 8), axis=1)], "/last", output="y")
+    b.node("Shape", [pair], "/sizes", output="sizes")
+    sizes = helper.make_tensor_value_info("sizes", TensorProto.INT64, [2])
+    onnx.save(b.model([floats("x", 4, 16)], [floats("y", 4, 8), sizes]), tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx")
+    for config, tensor in ((AS_GIVEN, pair), (AS_GIVEN.with_group_precision(network.groups[:1], FP32), "x")):
+        nodes = {node.name: node for node in lower_from_source_model(network, config, {}).model.graph}
+        assert nodes["/sizes/Shape"].inputs[0].name == tensor and ("/in/q" in nodes) is (tensor == pair)
+        assert "/mid/q" in nodes
+
+
 @pytest.mark.parametrize("kind", [np.int8, np.int16])
 def test_a_pair_that_is_an_output_and_has_a_reader_is_written(kind, tmp_path, backend):
     b = QdqBuilder(opset=21)

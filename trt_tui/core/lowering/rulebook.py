@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from trt_tui.core.calibration.calibration import select_ranges_for_type
@@ -128,18 +127,14 @@ def _flag_schema_parameters_of_result_type(
 ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     schema = get_onnx_schema(op_type, opset)
     main = schema.outputs[0].type_str
-
-    def flag_same_type_parameters(
-        parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int
-    ) -> tuple[bool, ...]:
-        return tuple(
+    inputs, outputs = (
+        tuple(
             op_type in ALL_SAME_TYPE or parameters[min(index, len(parameters) - 1)].type_str == main
             for index in range(count)
         )
-
-    return flag_same_type_parameters(schema.inputs, input_count), flag_same_type_parameters(
-        schema.outputs, output_count
+        for parameters, count in ((schema.inputs, input_count), (schema.outputs, output_count))
     )
+    return inputs, outputs
 
 
 def find_compute_type_results(network: Network, layer: Layer) -> list[str]:

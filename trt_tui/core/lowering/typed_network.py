@@ -27,7 +27,7 @@ from trt_tui.core.lowering.rulebook import ONNX_TYPES, GroupLowering, QdqScale
 from trt_tui.core.lowering.scales import raised_scales_text
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.constants import register_constant, stored_tensor
-from trt_tui.core.network.graph import reads_only_shape
+from trt_tui.core.network.graph import SHAPE_READERS, reads_only_shape
 from trt_tui.core.network.graph_editor import GraphEditor, remove_unread_values
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
 from trt_tui.core.network.model_editing import iterate_reachable, list_subgraphs, value_name
@@ -778,7 +778,7 @@ class _SourceModelLowering(TypedLowering):
                 self.graph.outputs.append(value)
                 self._restore_fp32_output(len(self.graph.outputs) - 1, value)
         if self.touched_layers:
-            self._remove_qdq_of_ungrouped_layers()
+            self._remove_qdq_before_shapes()
         remove_unread_values(self.graph, self.read_values)
         self.graph.sort()
         self.notes += replace_refused_nodes(self.graph, self.kept_nodes, self.types)
@@ -920,30 +920,18 @@ class _SourceModelLowering(TypedLowering):
                 if output is value:
                     self._cast_output(index, value, dtype)
 
-    def _remove_qdq_of_ungrouped_layers(self) -> None:
-        """Removes Q/DQ before layers without a group, such as Shape, if no other layer reads the pair."""
-        for layer in self.network.layers:
-            node = self.file_nodes.get(layer.name)
+    def _remove_qdq_before_shapes(self) -> None:
+        """Removes Q/DQ pairs that only Shape and Size read, because the tensor before a pair has the same shape."""
+        for layer in filter(reads_only_shape, self.network.layers):
+            value = self.file_nodes[layer.name].inputs[0]
             if (
-                node is None
-                or self.network.find_group(layer.name) is not None
-                or layer.name in self.source_model.added_nodes
+                value is not None
+                and is_dequantize(value.producer())
+                and layer.inputs[0] not in self.network.constant_tensors
+                and not value.is_graph_output()
+                and all(use.node.op_type in SHAPE_READERS for use in value.uses())
             ):
-                continue
-            for index, tensor in enumerate(layer.inputs):
-                value = node.inputs[index]
-                if (
-                    value is None
-                    or not tensor
-                    or not is_dequantize(value.producer())
-                    or tensor in self.network.constant_tensors
-                    or not self.network.is_fp32(tensor)
-                ):
-                    continue
-                grouped = any(self.network.find_group(node_name(use.node)) is not None for use in value.uses())
-                if not grouped and not value.is_graph_output():
-                    dtype = self.types.get(value_name(value), ir.DataType.FLOAT)
-                    node.replace_input_with(index, self._add_cast(self._find_value_of_fp32_tensor(tensor), dtype))
+                value.replace_all_uses_with(self._find_value_of_fp32_tensor(layer.inputs[0]))
 
 
 def _list_operands(value: ir.Value) -> list[ir.Value]:

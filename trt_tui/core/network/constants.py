@@ -141,16 +141,13 @@ class ConstantValues:
         """Returns True if a tensor is the result of a product, also behind pointwise operators and copies."""
         graph = self._graph
         computed = iterate_reachable([tensor], partial(self._list_float_inputs, POINTWISE | COPIES))
-        return any(
-            graph.producer.get(name) is not None and graph.by_name[graph.producer[name]].op_type in PRODUCTS
-            for name in computed
-        )
+        return any((layer := graph.find_producer(name)) is not None and layer.op_type in PRODUCTS for name in computed)
 
     def _list_float_inputs(self, operators: Collection[str], tensor: str) -> list[str]:
         """Returns the float inputs of the layer that computes a tensor; [] if the layer has none of the given
         operators.
         """
-        layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
+        layer = self._graph.find_producer(tensor)
         return (
             [name for name in layer.inputs if self._graph.is_fp32(name)]
             if layer is not None and layer.op_type in operators

@@ -110,6 +110,10 @@ class LayerGraph:
         """Returns the tensors that a layer reads, including those that only its subgraphs read."""
         return self._reads[layer_name]
 
+    def find_producer(self, tensor: str) -> Layer | None:
+        """Returns the layer that computes a tensor; None for inputs, stored tensors and unknown names."""
+        return self.by_name.get(self.producer.get(tensor, ""))
+
     def find_sole_reader(self, tensor: str) -> Layer | None:
         """Returns the layer that reads the values of a tensor; None if there are several, or if it is a network output."""
         names = self.readers.get(tensor, ())
@@ -138,7 +142,7 @@ class LayerGraph:
 
 
 def reads_only_shape(layer: Layer) -> bool:
-    return layer.op_type in SHAPE_READERS and layer.domain in ("", "ai.onnx")
+    return layer.op_type in SHAPE_READERS and not layer.domain
 
 
 def tensor_info(value: ir.Value) -> TensorInfo:
@@ -211,7 +215,7 @@ def _classify_node(node: ir.Node) -> tuple[LayerKind, str]:
         return LayerKind.OPAQUE, f"{node.op_type} contains a subgraph, which stays in FP32"
     if reason := unsupported_operator_reason(node):
         return LayerKind.OPAQUE, reason
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain:
         return LayerKind.OPAQUE, f"operator of another domain ({node.domain}): its types are unknown"
     if not onnx.defs.has(node.op_type):
         return LayerKind.OPAQUE, "not an ONNX operator: its types are unknown"

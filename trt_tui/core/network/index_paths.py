@@ -61,7 +61,7 @@ def find_groups_computing_indices(graph: LayerGraph, groups: Iterable[FusionGrou
     }
 
     def find_producer(tensor: str) -> Layer | None:
-        layer = graph.by_name.get(graph.producer.get(tensor, ""))
+        layer = graph.find_producer(tensor)
         return layer if layer is not None and _is_copy_or_elementwise(layer) else None
 
     def list_source_tensors(tensor: str) -> list[str]:
@@ -82,12 +82,12 @@ def find_groups_computing_indices(graph: LayerGraph, groups: Iterable[FusionGrou
 
 
 def _is_copy_or_elementwise(layer: Layer) -> bool:
-    return layer.domain in ("", "ai.onnx") and layer.op_type in _FOLLOWED_OPERATORS
+    return not layer.domain and layer.op_type in _FOLLOWED_OPERATORS
 
 
 def _iterate_index_tensors(graph: LayerGraph, layer: Layer) -> Iterable[str]:
     """Yields the float tensors that a layer turns into integers, or reads as positions."""
-    if layer.domain not in ("", "ai.onnx"):
+    if layer.domain:
         return
     if layer.op_type in _CAST_OPERATORS:
         if graph.is_fp32(layer.inputs[0]) and graph.ir_value(layer.outputs[0]).dtype in _INTEGER_TYPES:

@@ -510,7 +510,7 @@ def find_defect_sites(
             layer.name
             for layer in graph.layers
             if layer.op_type in defect.operators.split()
-            and layer.domain in ("", "ai.onnx")
+            and not layer.domain
             and all(
                 (attribute := graph.node(layer.name).attributes.get(name)) is not None and attribute.value == value
                 for name, value in defect.attributes.items()

@@ -21,7 +21,7 @@ from trt_tui.core.network.qdq import rewrites
 from trt_tui.core.network.qdq.bias_quantization import find_overflowing_biases
 from trt_tui.core.network.qdq.rewrites import refusal_summary_lines
 from trt_tui.core.network.qdq.source_model import SourceModel
-from trt_tui.core.network.qdq.steps import is_dequantize, is_quantize, read_qdq_step
+from trt_tui.core.network.qdq.steps import is_dequantize, read_qdq_step
 from trt_tui.core.network.rotary_caches import expand_rotary_caches
 from trt_tui.core.network.structure_check import (
     OLDEST_OPSET,
@@ -187,8 +187,7 @@ def _source_model_notes(source_model: SourceModel) -> list[str]:
         f"The file sets precisions ({', '.join(source_model.type_names)}): layers run in file precision, and errors are "
         "taken against the FP32 network with its weights.",
     ]
-    runtime_nodes = [node.name for node in source_model.find_runtime_scale_nodes() if is_quantize(node)]
-    if runtime_nodes:
+    if runtime_nodes := source_model.list_unsimulated_quantizations():
         notes.append(
             f"An execution computes the scales of {counted_noun_text(len(runtime_nodes), 'activation')} "
             f"({runtime_nodes[0]}), in a form that is not MXFP8 or NVFP4 of TensorRT: that is "

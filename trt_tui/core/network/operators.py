@@ -192,7 +192,7 @@ _PLUGIN_DOMAIN = "trt_tui.plugin"
 
 def is_plugin(node: ir.Node) -> bool:
     """Returns True if a node needs an operator library. Nodes in its subgraphs count too."""
-    if node.domain in ("", "ai.onnx"):
+    if not node.domain:
         is_foreign = not onnx.defs.has(node.op_type) and node.op_type not in RUNTIME_ONLY_OPERATORS
     else:
         is_foreign = node.domain not in RUNTIME_DOMAINS
@@ -312,7 +312,7 @@ def refuse_quantized_operators(model: ir.Model, file_name: str) -> None:
         for graph in (model.graph, *(function.graph for function in model.functions.values()))
         for node in graph.all_nodes()
         if node.op_identifier() not in model.functions
-        and (node.domain in ("", "ai.onnx") or node.domain in RUNTIME_DOMAINS)
+        and (not node.domain or node.domain in RUNTIME_DOMAINS)
         and _QUANTIZED_OPERATOR_PATTERN.match(node.op_type)
     ]
     if refused_nodes:
@@ -333,7 +333,7 @@ def operator_form_refusal_reason(node: ir.Node) -> str:
     if there is no such form.
     """
     operator = node.op_type
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain:
         return ""
     if operator not in _UINT8_OPERATORS and any(
         value is not None and value.dtype is ir.DataType.UINT8 for value in node.inputs
@@ -378,12 +378,12 @@ _UINT8_OPERATORS = frozenset("Cast QuantizeLinear DequantizeLinear".split())
 
 def unsupported_operator_reason(node: ir.Node) -> str:
     """Returns the reason why no TensorRT release supports the operator of a node; "" if one does, or if it is a plugin."""
-    if node.domain in ("", "ai.onnx"):
-        is_unsupported = node.op_type in UNSUPPORTED
-        domain_text = ""
-    else:
-        is_unsupported = node.domain in RUNTIME_DOMAINS and node.op_type not in _SUPPORTED_CONTRIB_OPERATORS
-        domain_text = f" of {node.domain}"
+    is_unsupported = (
+        node.domain in RUNTIME_DOMAINS and node.op_type not in _SUPPORTED_CONTRIB_OPERATORS
+        if node.domain
+        else node.op_type in UNSUPPORTED
+    )
+    domain_text = f" of {node.domain}" if node.domain else ""
     return f"no TensorRT has {node.op_type}{domain_text}: only the simulation runs it" if is_unsupported else ""
 
 
@@ -426,7 +426,7 @@ RANDOM_OPERATORS = frozenset(
 
 def is_random(node: ir.Node) -> bool:
     """Returns True if two executions of a node on the same inputs can differ."""
-    return node.domain in ("", "ai.onnx") and (
+    return not node.domain and (
         node.op_type in RANDOM_OPERATORS or node.op_type == "Dropout" and _is_active_dropout(node)
     )
 

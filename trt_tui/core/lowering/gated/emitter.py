@@ -176,10 +176,6 @@ class NodeEmitter:
                 node.attributes[attr.name] = ir.AttrGraph(
                     attr.name, _rebind_subgraph_inputs(attr.as_graph(), values_by_tensor)
                 )
-            elif attr.type == ir.AttributeType.GRAPHS:
-                node.attributes[attr.name] = ir.AttrGraphs(
-                    attr.name, [_rebind_subgraph_inputs(subgraph, values_by_tensor) for subgraph in attr.as_graphs()]
-                )
         return node
 
     def copy_layer(

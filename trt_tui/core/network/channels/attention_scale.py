@@ -97,7 +97,7 @@ class _AttentionScaleFinder:
         is_behind, previous_layer, passed = side == "scores", self._product, list[str]()
         for _ in range(_MAX_CHAIN):
             reader = self._graph.find_sole_reader(tensor)
-            layer = reader if is_behind else self._graph.by_name.get(self._graph.producer.get(tensor, ""))
+            layer = reader if is_behind else self._graph.find_producer(tensor)
             if layer is None or not is_behind and reader is not previous_layer:
                 return
             passed.append(tensor)
@@ -149,7 +149,7 @@ class _AttentionScaleFinder:
         constant = stored_tensor(self._graph.ir_value(tensor)) if self._graph.has_tensor(tensor) else None
         if constant is not None:
             return np.float32(constant.numpy().reshape(-1)[0]) if constant.size == 1 else None
-        layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
+        layer = self._graph.find_producer(tensor)
         if layer is None or depth > _MAX_SCALAR_DEPTH or layer.domain:
             return None
         if not self._graph.is_fp32(tensor):
@@ -167,9 +167,9 @@ class _AttentionScaleFinder:
 
     def _find_computing_layer(self, tensor: str) -> Layer | None:
         """Returns the layer that computes the values of a tensor, before any copies; None for an input of the network."""
-        layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
+        layer = self._graph.find_producer(tensor)
         while layer is not None and layer.kind is LayerKind.COPY and layer.inputs:
-            layer = self._graph.by_name.get(self._graph.producer.get(layer.inputs[0], ""))
+            layer = self._graph.find_producer(layer.inputs[0])
         return layer
 
     def _find_scaled_operand(self, index: int) -> ScaledOperand:

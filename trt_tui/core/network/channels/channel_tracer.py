@@ -297,7 +297,7 @@ class ChannelTracer:
         constant = stored_tensor(self.graph.ir_value(tensor)) if self.graph.has_tensor(tensor) else None
         if constant is not None:
             return [int(number) for number in constant.numpy().reshape(-1)] if constant.size <= _MAX_SIZES else None
-        layer = self.graph.by_name.get(self.graph.producer.get(tensor, ""))
+        layer = self.graph.find_producer(tensor)
         if layer is None or depth > _MAX_SIZE_DEPTH:
             return None
         if layer.op_type == "Shape":

@@ -229,7 +229,7 @@ class _DecomposedNormalisationMatcher:
         """Adds the layer that computes a tensor to the matched layers; None if the layer has none of the given
         operators.
         """
-        layer = self.graph.by_name.get(self.graph.producer.get(tensor, ""))
+        layer = self.graph.find_producer(tensor)
         if layer is None or layer.op_type not in operators or layer.kind is not LayerKind.COMPUTE:
             return None
         self.layers.append(layer)

@@ -61,7 +61,7 @@ def _find_scaling_layers(grouping: FusionGroupingState, product: Layer, operand:
     passed_layers: list[Layer] = []
     reader, tensor = product, operand
     while len(passed_layers) < _MAX_COPIES and grouping.graph.find_sole_reader(tensor) is reader:
-        layer = grouping.graph.by_name.get(grouping.graph.producer.get(tensor, ""))
+        layer = grouping.graph.find_producer(tensor)
         if layer is None or layer.name in grouping.draft_by_layer:
             break
         passed_layers.append(layer)

@@ -130,7 +130,7 @@ def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> Fu
     """
     if layer.op_type != "InstanceNormalization":
         return None
-    producer = grouping.graph.by_name.get(grouping.graph.producer.get(layer.inputs[0], ""))
+    producer = grouping.graph.find_producer(layer.inputs[0])
     next_layer = grouping.find_sole_reader(layer.outputs[0])
     if producer is None or producer.op_type != "Reshape" or next_layer is None or next_layer.op_type != "Reshape":
         return None
@@ -215,7 +215,7 @@ def match_rotary_embedding(grouping: FusionGroupingState, layer: Layer) -> Fusio
     add = _find_final_add(grouping, layer) if is_start else None
     if add is None:
         return None
-    products = [grouping.graph.by_name.get(grouping.graph.producer.get(name, "")) for name in add.inputs]
+    products = [grouping.graph.find_producer(name) for name in add.inputs]
     for direct_product, rotated_product in (products, products[::-1]):
         if (
             direct_product is None
@@ -274,7 +274,7 @@ def _match_rotated_concat(grouping: FusionGroupingState, tensor: str) -> tuple[s
     stack = [tensor]
     while stack and len(passed_layers) < MAX_REGION_LAYERS:
         name = stack.pop()
-        layer = grouping.graph.by_name.get(grouping.graph.producer.get(name, ""))
+        layer = grouping.graph.find_producer(name)
         if layer is not None and (
             layer.op_type in ("Concat", "Neg") or _is_copy_with_sole_reader(grouping, layer, name)
         ):
@@ -304,7 +304,7 @@ def _is_copy_with_sole_reader(grouping: FusionGroupingState, layer: Layer, tenso
 def _find_copy_source_tensor(grouping: FusionGroupingState, tensor: str) -> str:
     """Returns the tensor whose values a tensor copies, through a chain of copies."""
     for _ in range(_MAX_DISTANCE):
-        layer = grouping.graph.by_name.get(grouping.graph.producer.get(tensor, ""))
+        layer = grouping.graph.find_producer(tensor)
         if layer is None or not grouping.is_fused_copy(layer):
             break
         moved_tensors = grouping.list_float_inputs(layer)

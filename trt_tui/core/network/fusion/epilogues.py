@@ -157,7 +157,7 @@ def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraf
     if group_draft.skip_input is None:
         return None
     add, index = group_draft.skip_input
-    mask_producer = grouping.graph.by_name.get(grouping.graph.producer.get(add.inputs[index], ""))
+    mask_producer = grouping.graph.find_producer(add.inputs[index])
     if (
         mask_producer is None
         or mask_producer.op_type != "Where"

@@ -432,7 +432,8 @@ class _CopyRewriter(GraphEditor):
             or copy_node.op_type not in _COPY_OPERATORS
             or stored_tensor(quantized_value) is None
             or len(copy_node.outputs) != 1
-            or _has_many_scales(node.inputs[1])
+            or (scale := stored_tensor(node.inputs[1])) is not None
+            and scale.size > 1
         ):
             return False
         new_node = self._insert_float_copy(copy_node, node, _list_parameters(node))
@@ -503,12 +504,6 @@ class _CopyRewriter(GraphEditor):
 def _list_parameters(node: ir.Node) -> list[ir.Value]:
     """Returns the scale of a Q or DQ node, and its zero point if it has one."""
     return [value for value in node.inputs[1:3] if value is not None]
-
-
-def _has_many_scales(scale: ir.Value | None) -> bool:
-    """Returns True if a stored scale has more than one element."""
-    constant = stored_tensor(scale)
-    return constant is not None and constant.size > 1
 
 
 _WIDE_TYPES = (ir.DataType.INT16, ir.DataType.UINT16)

@@ -108,8 +108,6 @@ class SourceModel:
 
         Returns None if the file and the FP32 network compute the tensor differently.
         """
-        if layer.name in self.added_nodes and self.find_ir_value(layer.outputs[0]) is None:
-            return ()
         value, source_value = self.find_input_value(layer, input_index), self.find_ir_value(layer.inputs[input_index])
         steps: list[QdqStep] = []
         while value is not None and value is not source_value:
@@ -296,12 +294,12 @@ class SourceModel:
         """The reasons why TensorRT refuses nodes of the file, by the name of the node."""
         return {node.name or "": reason for node, reason in find_node_refusals(self.model.graph, self.types).items()}
 
-    def find_runtime_scale_nodes(self) -> list[ir.Node]:
-        """Returns the nodes with scales that are computed at run time in a form that the simulation does not support."""
+    def list_unsimulated_quantizations(self) -> list[str]:
+        """Returns the nodes that quantize with scales of the run time, in a form that the simulation does not support."""
         return [
-            node
+            node.name or ""
             for node in self.model.graph
-            if (is_quantize(node) or is_dequantize(node)) and not self.get_qdq_step(node).is_constant
+            if is_quantize(node) and not self.get_qdq_step(node).is_constant
         ]
 
 
