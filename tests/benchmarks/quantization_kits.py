@@ -384,7 +384,7 @@ def _choose_proposal(
             False,
             True,
             {},
-            JudgedMeasurement(samples, feeds, tuple(info.name for info in network.outputs), measure_errors),
+            JudgedMeasurement(samples, feeds, measure_errors),
             TrialBudget(),
             lambda title, changed, result_type, measure, subjects=(): measure(),
             lambda: None,

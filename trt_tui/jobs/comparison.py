@@ -1125,14 +1125,8 @@ def propose_zero_cost_moves(
         assert errors is not None, "a workspace has feeds"
         return errors
 
-    judged_tensors = dict.fromkeys(
-        output.tensor for output in workspace.judged_outputs if workspace.network.is_fp32(output.tensor)
-    )
     judged_measurement = JudgedMeasurement(
-        workspace.data_sets.judged_samples,
-        tuple(workspace.find_judged_feeds(config)),
-        tuple(judged_tensors),
-        measure_sample_errors,
+        workspace.data_sets.judged_samples, tuple(workspace.find_judged_feeds(config)), measure_sample_errors
     )
     context = ProposalContext(
         workspace.network,

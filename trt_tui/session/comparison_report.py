@@ -14,7 +14,7 @@ from trt_tui.core.measure.causes import cause_lines, fp16_range_note
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.results import Accuracy, Cause, ConfigResults, EngineResult, ErrorShare, RunKind
 from trt_tui.core.measure.simulation import MIN_DEPENDENCE_DB
-from trt_tui.core.measure.stages import PRODUCTION_STAGE, STABILITY, StageResult
+from trt_tui.core.measure.stages import PRODUCTION_STAGE, STABILITY, StageResult, worst_output_sqnr_db
 from trt_tui.core.measure.user_metric import metric_part_rows
 from trt_tui.core.moves import config_file
 from trt_tui.core.moves.keep_rules import default_keep_rules_note
@@ -815,11 +815,6 @@ def _require_method_comparison(session: SessionState) -> ev.RangeMethodCompariso
     return session.method_comparison
 
 
-def _worst_sqnr_score(accuracy: Accuracy) -> float | None:
-    """Returns the SQNR of the worst judged output in dB; infinite if exact, and negative infinity for NaN and Inf."""
-    return accuracy.worst_errors.comparable_sqnr_db if accuracy.worst_errors is not None else None
-
-
 def _choose_method_ranking(session: SessionState) -> tuple[str, Callable[[Accuracy], float | None]]:
     """Returns the column by which range methods are ranked, and a function that scores a method. A higher score is
     better.
@@ -833,7 +828,7 @@ def _choose_method_ranking(session: SessionState) -> tuple[str, Callable[[Accura
         or target.kind == "sqnr"
         and target.output_name is None
     ):
-        return "SQNR", _worst_sqnr_score
+        return "SQNR", worst_output_sqnr_db
     headings = {_metric_function_name(name) for row in rows for name in list(row.accuracy.metric)[:1]}
     if target.kind == "metric" and target.part_name is None and len(headings) == 1:
         return headings.pop(), target.margin_score
@@ -889,7 +884,7 @@ def find_best_range_method(session: SessionState) -> tuple[ev.RangeMethodResult,
 
     def ranking_key(row: ev.RangeMethodResult) -> tuple[float, float]:
         first, second = (
-            -math.inf if value is None else value for value in (score(row.accuracy), _worst_sqnr_score(row.accuracy))
+            -math.inf if value is None else value for value in (score(row.accuracy), worst_output_sqnr_db(row.accuracy))
         )
         return first, second
 

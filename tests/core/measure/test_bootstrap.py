@@ -58,7 +58,7 @@ def test_the_worst_of_two_outputs_is_taken_draw_by_draw():
             "z", compute_sample_sum_table(REFERENCE[part], REFERENCE[part] * (0.85 if start else 0.999), 8)
         )
         made.add_integer_output("class", np.arange(8), np.arange(8) + (start > 0), 8)
-        made.add_top1_agreement(np.arange(8) < 6)
+        made.agreements.append(np.arange(8)[:, None] < 6.0)
     spread = made.compute_intervals()
     assert spread.worst_output["sqnr"].high <= min(one["sqnr"].high for one in spread.outputs.values() if "sqnr" in one)
     assert spread.outputs["class"].keys() == {"mismatch"} and 0 < spread.worst_output["mismatch"].low < 2 / 3
@@ -178,7 +178,7 @@ def test_the_interval_of_a_rate_is_the_exact_one():
 
 def test_samples_that_all_agree_leave_room_for_others():
     made = BootstrapSampler()
-    made.add_top1_agreement(np.ones(64, bool))
+    made.agreements.append(np.ones((64, 1)))
     made.add_integer_output("class", np.arange(64), np.arange(64), 64)
     made.add_integer_output("map", np.zeros((64, 9), int), np.zeros((64, 9), int), 64)
     spread = made.compute_intervals()

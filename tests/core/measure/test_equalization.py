@@ -85,9 +85,7 @@ def context_of(network, samples, backend, config, *, method="minmax", groups=Non
         *_, last = analysis.measure_noise_by_sample(changed, calibration.range_table, feeds)
         return last.value
 
-    judged_measurement = JudgedMeasurement(
-        samples, tuple(range(len(samples))), tuple(info.name for info in network.outputs), judged or measure
-    )
+    judged_measurement = JudgedMeasurement(samples, tuple(range(len(samples))), judged or measure)
     return ProposalContext(
         network,
         config,

@@ -80,7 +80,6 @@ class AccuracyReducer:
         self.worst_samples: dict[str, tuple[SampleName, float]] = {}
         self.metric_outputs: dict[int, Mapping[str, np.ndarray]] = {}
         self.added_samples = 0
-        self.agreement_count = 0
         self.total_samples = sum(samples.count_samples_of_feed(index) for index in feed_indices)
 
     def add_feed_outputs(
@@ -140,8 +139,7 @@ class AccuracyReducer:
             self._add_error_sums(feed_index, judged_output.name, sums, rows)
             if judged_output is self._classifier_output:
                 top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
-                self.agreement_count += int(np.count_nonzero(top == now))
-                self.bootstrap_sampler.add_top1_agreement(top == now)
+                self.bootstrap_sampler.agreements.append((top == now).astype(np.float64)[:, None])
         if self._metric_scorer is not None:
             self.metric_outputs[feed_index] = {name: outputs[name] for name in self._metric_scorer.output_names}
         self.added_samples += rows
@@ -236,8 +234,7 @@ class AccuracyReducer:
                 }
                 if compared:
                     compared_metric = self._compute_metric(self._metric_scorer, compared)
-        is_agreement_counted = self._classifier_output in self.judged_outputs and self.added_samples
-        agreement = self.agreement_count / self.added_samples if is_agreement_counted else None
+        agreements = self.bootstrap_sampler.agreements
         noise = [sums.noise_to_signal_ratio for sums in self.error_sums.values()] or [
             judged_output.errors.mismatch or 0.0 for judged_output in outputs.values()
         ]
@@ -250,7 +247,7 @@ class AccuracyReducer:
         return Accuracy(
             outputs,
             metric,
-            agreement,
+            float(np.concatenate(agreements).mean()) if agreements else None,
             self.added_samples,
             self.total_samples,
             sum(noise) if noise else None,

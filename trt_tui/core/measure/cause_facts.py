@@ -217,7 +217,6 @@ def _examine_weight_scales(network: Network, group: FusionGroup) -> Iterator[Wei
         scale_axis, quantized = _read_scales_in_use(network, layer, site, weight)
         largest = int(np.argmax(amaxes))
         yield WeightScaleFacts(
-            site.tensor,
             _layer_text(layer),
             scale_axis,
             channel_axis,

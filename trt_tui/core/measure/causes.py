@@ -135,7 +135,6 @@ class WeightScaleFacts:
         channel_count: Number of output channels.
     """
 
-    tensor: str
     layer: str
     scale_axis: int | None
     channel_axis: int
@@ -677,20 +676,25 @@ def _find_shared_scale_causes(facts: CauseFacts) -> Iterator[Cause]:
 # -- weights and constants ------------------------------------------------------------------------------------------
 
 
-def _find_weight_axis_causes(facts: CauseFacts) -> Iterator[Cause]:
-    for weight in _iterate_improvable_weight_scales(facts):
-        if weight.scale_axis is not None and weight.scale_axis != weight.channel_axis:
-            yield Cause(
-                "weight axis",
-                f"the weight scales of {weight.layer} are along the wrong axis",
-                f"along axis {weight.scale_axis} they leave {_sqnr_text(weight.median_sqnr_db)} in the median output "
-                f"channel, along axis {weight.channel_axis} {_sqnr_text(weight.channel_median_sqnr_db)}",
-                f"quantize the weight with axis {weight.channel_axis}, or {facts.quantized_remedy_text}",
-            )
+def _find_weight_scale_causes(facts: CauseFacts) -> Iterator[Cause]:
+    """Finds INT8 weights with lossy scales that one scale per output channel would improve.
 
-
-def _find_weight_channel_causes(facts: CauseFacts) -> Iterator[Cause]:
-    for weight in _iterate_improvable_weight_scales(facts):
+    The weights contribute if their error is at least a tenth of the isolated error of the group. A layer behind may
+    scale small channels up; if the group loses much, the error of the median channel counts too.
+    """
+    isolated = facts.isolated
+    for weight in facts.group_facts.weight_scales:
+        if (
+            isolated is None
+            or facts.precision is not Precision.INT8
+            or weight.scale_axis == weight.channel_axis
+            or weight.median_sqnr_db >= MAX_WEAK_WEIGHT_SQNR_DB
+            or weight.channel_median_sqnr_db - weight.median_sqnr_db < MIN_LAYOUT_GAIN_DB
+            or isolated.sqnr_db is not None
+            and (weight.median_sqnr_db if isolated.sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB else weight.sqnr_db)
+            > isolated.sqnr_db + MAX_WEIGHT_ERROR_DISTANCE_DB
+        ):
+            continue
         if weight.scale_axis is None:
             yield Cause(
                 "weight channel",
@@ -701,28 +705,14 @@ def _find_weight_channel_causes(facts: CauseFacts) -> Iterator[Cause]:
                 f"channel {_sqnr_text(weight.channel_median_sqnr_db)}",
                 f"use one weight scale per output channel, or {facts.quantized_remedy_text}",
             )
-
-
-def _iterate_improvable_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
-    """Yields the INT8 weights with lossy scales that one scale per output channel would improve.
-
-    The weights contribute if their error is at least a tenth of the isolated error of the group. A layer behind may
-    scale small channels up; if the group loses much, the error of the median channel counts too.
-    """
-    isolated = facts.isolated
-    for weight in facts.group_facts.weight_scales:
-        if (
-            facts.precision is Precision.INT8
-            and isolated is not None
-            and weight.median_sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB
-            and weight.channel_median_sqnr_db - weight.median_sqnr_db >= MIN_LAYOUT_GAIN_DB
-            and (
-                isolated.sqnr_db is None
-                or (weight.median_sqnr_db if isolated.sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB else weight.sqnr_db)
-                <= isolated.sqnr_db + MAX_WEIGHT_ERROR_DISTANCE_DB
+        else:
+            yield Cause(
+                "weight axis",
+                f"the weight scales of {weight.layer} are along the wrong axis",
+                f"along axis {weight.scale_axis} they leave {_sqnr_text(weight.median_sqnr_db)} in the median output "
+                f"channel, along axis {weight.channel_axis} {_sqnr_text(weight.channel_median_sqnr_db)}",
+                f"quantize the weight with axis {weight.channel_axis}, or {facts.quantized_remedy_text}",
             )
-        ):
-            yield weight
 
 
 def _find_mask_causes(facts: CauseFacts) -> Iterator[Cause]:
@@ -1027,8 +1017,7 @@ CAUSES: tuple[tuple[str, str, Callable[[CauseFacts], Iterator[Cause]]], ...] = (
     ("underflow", "is_lossy_in_fp16", _find_underflow_causes),
     ("not finite", "has_nonfinite_result", _find_nonfinite_causes),
     ("coordinates", "reaches_output", _find_coordinate_causes),
-    ("weight scales", "reaches_output", _find_weight_axis_causes),
-    ("weight scales", "reaches_output", _find_weight_channel_causes),
+    ("weight scales", "reaches_output", _find_weight_scale_causes),
     ("clipping", "reaches_output", _find_clipping_causes),
     ("range", "reaches_output", _find_shared_scale_causes),
     ("range", "reaches_output", _find_range_causes),

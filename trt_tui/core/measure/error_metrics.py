@@ -238,6 +238,13 @@ def list_error_columns(table: RunTable) -> list[ErrorMetric]:
     return [metric for metric in ERROR_METRICS.values() if table in metric.tables]
 
 
+def compute_noise_to_signal_ratios(noise: np.ndarray | float, signal: np.ndarray | float) -> np.ndarray:
+    """Returns Σ(test-ref)² / Σref² element by element: 0 for an exact copy, infinite if it is not finite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where(np.equal(noise, 0), 0.0, np.divide(noise, signal))
+    return np.where(np.isfinite(ratios), ratios, math.inf)
+
+
 def compute_metric_values(sums: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Returns the values of all error metrics whose sums are present, by name: float64 in the shape of the sums."""
     arrays = {name: np.asarray(value, np.float64) for name, value in sums.items()}
@@ -370,12 +377,8 @@ class ErrorSums:
 
     @property
     def noise_to_signal_ratio(self) -> float:
-        """The noise-to-signal ratio Σ(test-ref)² / Σref²: 0 for an exact copy, infinite if the test is not finite."""
-        if not math.isfinite(self.diff2):
-            return math.inf
-        if self.diff2 == 0:
-            return 0.0
-        return self.diff2 / self.ref2 if self.ref2 > 0 else math.inf
+        """The noise-to-signal ratio Σ(test-ref)² / Σref², as `compute_noise_to_signal_ratios` computes it."""
+        return float(compute_noise_to_signal_ratios(self.diff2, self.ref2))
 
     def compute_error_metrics(self) -> ErrorMetrics:
         return compute_error_metrics_of_all([self])[0]
@@ -641,12 +644,16 @@ class BootstrapSampler:
     """The error sums of each sample in one run, and the confidence intervals that follow from them.
 
     If the rows of a judged output are not the samples of the batch, whole feeds are drawn instead of samples.
+
+    Attributes:
+        agreements: The top-1 agreement of the samples of each feed: float64 ``(samples, 1)``, 1 if run and reference
+            have the same top class.
     """
 
     def __init__(self) -> None:
         self._float_sums: dict[str, list[np.ndarray]] = {}
         self._mismatch_sums: dict[str, list[np.ndarray]] = {}
-        self._agreements: list[np.ndarray] = []
+        self.agreements: list[np.ndarray] = []
 
     def add_float_output_sums(self, output_name: str, sample_sums: np.ndarray) -> None:
         """Adds the error sums of one feed at a judged float output.
@@ -674,14 +681,6 @@ class BootstrapSampler:
         """Returns the number of elements that differ at a judged integer output, and the number of all its elements."""
         totals = sum((sums.sum(0) for sums in self._mismatch_sums.get(output_name, ())), np.zeros(2))
         return float(totals[0]), float(totals[1])
-
-    def add_top1_agreement(self, is_same_class: np.ndarray) -> None:
-        """Adds the top-1 agreement of the samples of one feed.
-
-        Args:
-            is_same_class: One bool a sample: True if run and reference have the same top class.
-        """
-        self._agreements.append(is_same_class.astype(np.float64)[:, None])
 
     def noise_and_signal_by_sample(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns Σ(test-ref)² and Σref² of each sample at each float output, two float64 arrays ``(samples,
@@ -713,7 +712,7 @@ class BootstrapSampler:
         sums_by_output = [
             *self._float_sums.values(),
             *self._mismatch_sums.values(),
-            *([self._agreements] if self._agreements else []),
+            *([self.agreements] if self.agreements else []),
         ]
         if not sums_by_output:
             return None
@@ -746,7 +745,7 @@ class BootstrapSampler:
             worst["mismatch"] = ConfidenceInterval(
                 drawn_worst.low, max(drawn_worst.high, *(output_values.high for output_values in rates.values()))
             )
-        agreement = rate_interval(round(units[-1].sum()), count) if self._agreements and is_by_sample else None
+        agreement = rate_interval(round(units[-1].sum()), count) if self.agreements and is_by_sample else None
         return AccuracyIntervals(
             {
                 name: {"mismatch": rates[name]}

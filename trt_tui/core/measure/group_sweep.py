@@ -40,7 +40,7 @@ from trt_tui.core.data.samples import SamplePosition, can_mix_samples
 from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
 from trt_tui.core.lowering.rulebook import find_boundary_type, preserves_precision_of_values
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult
-from trt_tui.core.measure.error_metrics import student_t_quantile
+from trt_tui.core.measure.error_metrics import compute_noise_to_signal_ratios, student_t_quantile
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND
 from trt_tui.core.measure.results import MAX_RECENT_RESULTS, Accuracy, ErrorShare, ResultKind
 from trt_tui.core.moves.config import PrecisionConfig
@@ -463,13 +463,10 @@ class GroupSweep:
             and can_mix_samples(self.analysis.samples, self.feed_indices)
         ):
             swept.by_sample = yield from self._verify_mixed_batch_results()
-        energies = self._divide_by_signal_energy(np.array(swept.config_noise)).sum(1)
-        if not swept.by_sample and len(energies) != len(self.feed_indices):
-            energies = np.add.reduceat(energies, np.cumsum([0, *self._rows_by_feed[:-1]]))
+        noise = swept.config_noise if swept.by_sample else self._get_config_noise(range(len(self.feed_indices)))
+        energies = self._divide_by_signal_energy(np.array(noise)).sum(1)
         scale = energies[np.isfinite(energies)].sum() or 1.0
-        weights = np.where(np.isfinite(energies), energies, scale)
-        if not weights.any():
-            weights = np.ones(len(weights))
+        weights = np.where(np.isfinite(energies), energies, scale) if energies.any() else np.ones(len(energies))
         finite = bool(np.isfinite(energies).all())
         step = self._draw_size_multiple if swept.by_sample else 1
         planner = self.planner = SweepPlanner(
@@ -670,11 +667,7 @@ class GroupSweep:
     def _divide_by_signal_energy(self, noise: np.ndarray) -> np.ndarray:
         """Returns the noise (squared error) as a fraction of the signal energy of all samples; infinite if it is not
         finite."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            parts: np.ndarray = noise / np.array(self.state.signal_energies)
-        parts[noise == 0] = 0.0
-        parts[~np.isfinite(parts)] = math.inf
-        return parts
+        return compute_noise_to_signal_ratios(noise, np.array(self.state.signal_energies))
 
     def _compute_error_contributions(self, samples: Sequence[int], noise: np.ndarray) -> np.ndarray:
         """Returns the contribution of each sample to the estimate of a group; -inf if the error with the change is not
@@ -844,11 +837,10 @@ def _compute_sample_errors(noise: np.ndarray, signal: np.ndarray, are_mismatch_s
     Args:
         noise, signal: Sums of each sample at each output, float64 ``(samples, outputs)``.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        parts = np.where(noise == 0, 0.0, noise / signal)
-        worst = np.where(np.isfinite(parts).all(1), parts.max(1), np.nan)
-        row_errors: np.ndarray = worst if are_mismatch_shares else -10 * np.log10(worst)
-    return row_errors
+    worst = compute_noise_to_signal_ratios(noise, signal).max(1)
+    with np.errstate(divide="ignore"):
+        values = worst if are_mismatch_shares else -10 * np.log10(worst)
+    return np.where(np.isfinite(worst), values, np.nan)
 
 
 def measure_sample_errors(
@@ -902,10 +894,6 @@ def measure_single_sample(
         row_position = row_index if len(noise) == analysis.samples.count_samples_of_feed(feed_index) else 0
         return noise[row_position : row_position + 1], signal[row_position : row_position + 1]
 
-    def sum_noise_to_signal_ratios(noise: np.ndarray, signal: np.ndarray) -> float:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return float(np.where(noise == 0, 0.0, noise / signal).sum())
-
     groups = [group for group in network.groups if has_rounded_values(network, group, config)]
     total = len(configs_by_run) + len(groups)
     values_by_run: dict[str, float] = {}
@@ -914,12 +902,11 @@ def measure_single_sample(
             _compute_sample_errors(*measure_sample_noise(requested_config), are_mismatch_shares)[0]
         )
         yield PartialResult(SingleSampleResult(name, dict(values_by_run)), len(values_by_run), total)
-    total_error = sum_noise_to_signal_ratios(*measure_sample_noise(config))
+    total_error = float(compute_noise_to_signal_ratios(*measure_sample_noise(config)).sum())
     shares: dict[str, float] = {}
     for group in groups if total_error else ():
-        remaining_error = sum_noise_to_signal_ratios(
-            *measure_sample_noise(config.with_group_precision([group], Precision.FP32))
-        )
+        noise_and_signal = measure_sample_noise(config.with_group_precision([group], Precision.FP32))
+        remaining_error = float(compute_noise_to_signal_ratios(*noise_and_signal).sum())
         shares[group.name] = (
             (total_error - remaining_error) / total_error
             if np.isfinite(total_error)

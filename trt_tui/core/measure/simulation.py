@@ -323,50 +323,38 @@ class GatedGraphLoader:
             OutOfMemoryError: Memory suffices for none of the forms.
         """
         while True:
-            graph = build_graph()
+            graph, current_form = build_graph(), self._memory_fallbacks.form_index
+            form = current_form + (self.uses_gates_as_data and not allow_data_gates)
+            name, backend, has_data_gates = self._graph_forms[form]
+            has_small_layers = self._has_many_small_layers_on_cpu
+            optimize = not (has_data_gates and has_small_layers)  # for small layers it takes longer than it saves
+            if has_small_layers:
+                collect_garbage_and_trim_memory()
             try:
-                return graph, self._load_graph_in_current_form(
-                    graph, on_mode_change, allow_data_gates, output_joins, few_executions
+                runner = AdaptiveRunner(
+                    backend,
+                    graph.model,
+                    self._samples,
+                    self._description,
+                    keep_on_device=has_data_gates and not has_small_layers,
+                    on_mode_change=on_mode_change,
+                    extra_inputs=[*graph.reference_inputs.values(), *graph.mask_inputs.values()],
+                    joins=output_joins,
+                    allow_host=False,
+                    mode_name=name if form == current_form else "",
+                    load_network=None
+                    if few_executions
+                    else partial(PiecewiseRunner.load_in_pieces, backend, graph, optimize=optimize),
+                    low_memory=True,
+                    few_executions=few_executions,
+                    optimize=optimize,
                 )
             except OutOfMemoryError as error:
                 self.switch_to_next_graph_form(error)
-
-    def _load_graph_in_current_form(
-        self,
-        graph: GatedGraph,
-        on_mode_change: Callable[[ExecutionMode], None] | None,
-        allow_data_gates: bool,
-        output_joins: Mapping[str, OutputJoin] | None,
-        few_executions: bool,
-    ) -> AdaptiveRunner:
-        current_form = self._memory_fallbacks.form_index
-        form = current_form + (self.uses_gates_as_data and not allow_data_gates)
-        name, backend, has_data_gates = self._graph_forms[form]
-        has_small_layers = self._has_many_small_layers_on_cpu
-        optimize = not (has_data_gates and has_small_layers)  # for small layers it takes longer than it saves
-        if has_small_layers:
-            collect_garbage_and_trim_memory()
-        runner = AdaptiveRunner(
-            backend,
-            graph.model,
-            self._samples,
-            self._description,
-            keep_on_device=has_data_gates and not has_small_layers,
-            on_mode_change=on_mode_change,
-            extra_inputs=[*graph.reference_inputs.values(), *graph.mask_inputs.values()],
-            joins=output_joins,
-            allow_host=False,
-            mode_name=name if form == current_form else "",
-            load_network=None
-            if few_executions
-            else partial(PiecewiseRunner.load_in_pieces, backend, graph, optimize=optimize),
-            low_memory=True,
-            few_executions=few_executions,
-            optimize=optimize,
-        )
-        if has_small_layers:
-            collect_garbage_and_trim_memory()  # frees the copies from which the pieces were loaded
-        return runner
+                continue
+            if has_small_layers:
+                collect_garbage_and_trim_memory()  # frees the copies from which the pieces were loaded
+            return graph, runner
 
 
 MIN_COMPARED_ELEMENTS = 4096
@@ -516,7 +504,7 @@ class Simulation(ClosingContext):
         if self._loaded_graph is None:
             features = self.features | needed
             self._loaded_graph = self._graph_loader.load_graph(
-                partial(self._build_gated_graph, features), self._set_execution_mode
+                partial(self._build_gated_graph, features), partial(setattr, self, "execution_mode")
             )
             self.features = features
             self.session_count += 1
@@ -542,9 +530,6 @@ class Simulation(ClosingContext):
         """True if the batches of samples differ from those of the data. Only measurements of error shares use such
         batches."""
         return self._original is not None
-
-    def _set_execution_mode(self, mode: ExecutionMode) -> None:
-        self.execution_mode = mode
 
     def make_config_feed(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
         """Returns the graph inputs that switch the loaded gated graph to a config (`GatedGraph.make_feed`).
@@ -672,40 +657,30 @@ class Simulation(ClosingContext):
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Executes one feed, and returns one item of `execute_feeds`."""
         feed, tensors = {**self._feed_cache.get_feed(feed_index), **config_feed}, self.fetched_tensors
-        if compares_in_graph and gated_graph.compared_outputs:
+        compared_outputs = gated_graph.compared_outputs if compares_in_graph else {}
+        if compared_outputs:
             feed.update(
                 (fed_as, self._get_reference_output(feed_index, name))
                 for name, fed_as in gated_graph.reference_inputs.items()
             )
             metric_names = self._metric_scorer.output_names if self._metric_scorer is not None else ()
             within = {entry.tensor for entry in self._compared_outputs} - set(metric_names)
-            within -= {entry.tensor for entry in self.judged_outputs if entry.name not in gated_graph.compared_outputs}
+            within -= {entry.tensor for entry in self.judged_outputs if entry.name not in compared_outputs}
             tensors = tuple(tensor for tensor in self.fetched_tensors if tensor not in within)
-            fetched = runner.run(
-                feed,
-                [
-                    *(gated_graph.test_outputs[fetched_tensor] for fetched_tensor in tensors),
-                    *gated_graph.compared_outputs.values(),
-                ],
+        else:
+            feed.update(
+                (gated_graph.reference_inputs[entry.name], self._make_zero_filled_reference(entry, feed))
+                for entry in self._compared_outputs
             )
-            sums = {name: fetched[output] for name, output in gated_graph.compared_outputs.items()}
-            if all(np.isfinite(entry).all() for entry in sums.values()):
-                sums = {
-                    name: np.concatenate([entry, self._compute_reference_row_energy(feed_index, name)], 1)
-                    for name, entry in sums.items()
-                }
-                return {
-                    tensor: convert_to_comparable_array(fetched[gated_graph.test_outputs[tensor]]) for tensor in tensors
-                }, sums
-        feed.update(
-            (gated_graph.reference_inputs[entry.name], self._make_zero_filled_reference(entry, feed))
-            for entry in self._compared_outputs
-        )
-        fetched = runner.run(feed, [gated_graph.test_outputs[tensor] for tensor in self.fetched_tensors])
-        return {
-            tensor: convert_to_comparable_array(fetched[gated_graph.test_outputs[tensor]])
-            for tensor in self.fetched_tensors
-        }, {}
+        outputs = {tensor: gated_graph.test_outputs[tensor] for tensor in tensors}
+        fetched = runner.run(feed, [*outputs.values(), *compared_outputs.values()])
+        sums = {name: fetched[output] for name, output in compared_outputs.items()}
+        if not all(np.isfinite(entry).all() for entry in sums.values()):
+            return self._execute_feed(gated_graph, runner, feed_index, config_feed, False)
+        return {tensor: convert_to_comparable_array(fetched[output]) for tensor, output in outputs.items()}, {
+            name: np.concatenate([entry, self._compute_reference_row_energy(feed_index, name)], 1)
+            for name, entry in sums.items()
+        }
 
     def _make_zero_filled_reference(
         self, compared_output: ComparedTensor, feed: Mapping[str, np.ndarray]

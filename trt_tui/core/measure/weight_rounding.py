@@ -98,11 +98,6 @@ class MatrixForm:
     def columns(self) -> int:
         return math.prod(self.shape[1:]) if self.is_conv else self.shape[1 - self.channel_axis]
 
-    @property
-    def product_bytes(self) -> int:
-        """The size of the sums of products in bytes, as float32."""
-        return 4 * self.groups * self.columns**2
-
     def convert_to_matrices(self, weight: np.ndarray) -> np.ndarray:
         """Returns a weight, or an array of its shape, as ``(groups, rows, columns)``."""
         if self.is_conv:
@@ -565,7 +560,8 @@ def _split_into_independent_waves(layers: Sequence[RoundedLayer]) -> list[list[R
     for start, stop in pairwise(bounds):
         wave: list[RoundedLayer] = []
         for layer in layers[start:stop]:
-            if wave and 2 * sum(entry.form.product_bytes for entry in (*wave, layer)) > MAX_WAVE_BYTES:
+            product_count = sum(entry.form.groups * entry.form.columns**2 for entry in (*wave, layer))
+            if wave and 2 * 4 * product_count > MAX_WAVE_BYTES:  # float32, in both parts of the samples
                 waves.append(wave)
                 wave = []
             wave.append(layer)
@@ -593,29 +589,20 @@ def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Map
         and precision not in BLOCK_PRECISIONS
     }
     simulated = replace(config.without_moves(KeepRuleMove), other=Precision.FP32, tf32=False)
-    simulated = simulated.with_group_precision(
-        (group for group in network.groups if group.name not in kept), Precision.FP32
-    )
     for group in network.groups:
-        if group.name in kept:
-            simulated = simulated.with_group_precision([group], config.precision_of(group))
+        precision = config.precision_of(group) if group.name in kept else Precision.FP32
+        simulated = simulated.with_group_precision([group], precision)
     model = lower_to_typed_network(network, simulated, ranges).model
     folds = EditedConstants(network, config)
     nodes = {node.name: node for node in model.graph}
     for name, lowering in rulebook.plan_lowering(network, config, ranges, edited_constants=folds).items():
-        for site, scale in lowering.scales.items() if name not in kept else ():
-            if site.role != "weight":
-                continue
+        for site in (site for site in lowering.scales if site.role == "weight" and name not in kept):
             weight, node = folds.compute_constant((site.layer, site.index)), nodes.get(site.layer)
             if weight is None or node is None:
                 continue
-            array = rulebook.quantize_dequantize_weight(weight, scale)
-            value = ir.Value(
-                name=f"{site.layer}__dequantized_{site.index}",
-                type=ir.TensorType(ir.DataType.FLOAT),
-                shape=ir.Shape(array.shape),
-            )
-            value.const_value = ir.tensor(np.ascontiguousarray(array, np.float32), name=value.name)
+            array = rulebook.quantize_dequantize_weight(weight, lowering.scales[site])
+            tensor = f"{site.layer}__dequantized_{site.index}"
+            value = ir.val(tensor, const_value=ir.tensor(np.ascontiguousarray(array, np.float32), name=tensor))
             model.graph.register_initializer(value)
             node.replace_input_with(site.index, value)
     return model
@@ -645,20 +632,8 @@ def collect_input_products(
             None,
         )
         form, scale = layer.form, 1.0 if activation is None else float(activation.values)
-        shape = form.shape[1:] if form.is_conv else ()
-        key = (
-            tensor,
-            scale,
-            activation is None,
-            form.groups,
-            form.is_conv,
-            shape,
-            form.strides,
-            form.dilations,
-            form.pads,
-            form.auto_pad,
-            form.transposes_input,
-        )
+        read_shape = (1, *form.shape[1:]) if form.is_conv else ()
+        key = tensor, scale, activation is None, replace(form, shape=read_shape, channel_axis=0)
         if key not in shared:
             rows = max(MIN_ROWS, ROWS_PER_COLUMN * form.columns)
             shared[key] = InputProductCollector(
@@ -761,18 +736,14 @@ def _round_layer(
         )
         candidates["GPTQ"] = steps, np.where(loses[..., None], values, rounded)
     results: dict[str, tuple[RoundingMove, float]] = {}
-    for method in methods:
-        if method not in candidates:
-            continue
-        used_steps, values = candidates[method]
+    for method, (used_steps, values) in candidates.items():
         fit_error, held_out_error = measure_errors(values * used_steps)
-        if fit_error >= nearest_errors[0] or held_out_error > (1 - MIN_LAYER_IMPROVEMENT) * nearest_errors[1]:
-            continue
-        results[method] = (
-            _build_rounding_move(layer, weight, scale, used_steps, values, method),
-            (nearest_errors[1] - held_out_error) / energy if energy > 0 else 0.0,
-        )
-    return results
+        if fit_error < nearest_errors[0] and held_out_error <= (1 - MIN_LAYER_IMPROVEMENT) * nearest_errors[1]:
+            results[method] = (
+                _build_rounding_move(layer, weight, scale, used_steps, values, method),
+                (nearest_errors[1] - held_out_error) / energy if energy > 0 else 0.0,
+            )
+    return {method: results[method] for method in methods if method in results}
 
 
 def _build_rounding_move(

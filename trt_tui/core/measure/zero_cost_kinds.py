@@ -36,6 +36,7 @@ from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.network_rewrite import EditedConstants
+from trt_tui.core.measure.error_metrics import compute_noise_to_signal_ratios
 from trt_tui.core.measure.weight_rounding import RoundingProposal, count_simulated_configs, measure_roundings
 from trt_tui.core.moves.config import (
     NormRewriteMove,
@@ -170,14 +171,12 @@ class JudgedMeasurement:
     Attributes:
         samples: The judged samples.
         feeds: The feeds that values are measured on.
-        tensors: The judged tensors of float type.
         measure_sample_errors: A function that measures a config on some feeds. It returns the noise and the signal
             energy of each sample at each judged output, float64 ``(samples, outputs)``.
     """
 
     samples: Samples
     feeds: tuple[int, ...]
-    tensors: tuple[str, ...]
     measure_sample_errors: Callable[[PrecisionConfig, Sequence[int], RunProgress], tuple[np.ndarray, np.ndarray]]
 
 
@@ -652,18 +651,14 @@ class JudgedErrors:
                     for index in range(len(noise))
                     if self._splits_feeds or len(noise) < HELD_OUT_STEP or _is_held_out(index) is flag
                 ]
-                self._errors[config, flag] = _sum_judged_errors(noise[rows].sum(0), signal[rows].sum(0))
+                self._errors[config, flag] = float(
+                    compute_noise_to_signal_ratios(noise[rows].sum(0), signal[rows].sum(0)).sum()
+                )
         return self._errors[config, held_out]
 
 
 def _is_held_out(index: int) -> bool:
     return index % HELD_OUT_STEP == HELD_OUT_STEP - 1
-
-
-def _sum_judged_errors(noise: np.ndarray, signal: np.ndarray) -> float:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        error = float(np.where(noise == 0, 0, noise / signal).sum())
-    return error if np.isfinite(error) else np.inf
 
 
 Moves = dict[str, EqualizationMove]

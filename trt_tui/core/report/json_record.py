@@ -257,18 +257,19 @@ def exported_run_record(exported_run: ExportedRun) -> dict[str, Any]:
 
 def _profile_record(profile_latency: ProfileLatency) -> dict[str, Any]:
     """Returns the JSON record of an optimization profile: its shapes, and the engine's speed at the optimal shapes."""
-    ends = ("median", "min", "max")
     times = {"latency_ms": profile_latency.latency_ms, "cuda_graph_ms": profile_latency.cuda_graph_ms}
-    measured = {"samples_per_s": profile_latency.samples_per_s, "missing": profile_latency.missing_reason or None}
-    return {
-        "shapes": {
-            name: dict(zip(("min", "opt", "max"), map(list, values), strict=True))
-            for name, values in profile_latency.shapes.items()
-        },
-        "samples": profile_latency.batch_samples,
-        **{name: dict(zip(ends, values, strict=True)) for name, values in times.items() if values is not None},
-        **{name: value for name, value in measured.items() if value is not None},
-    }
+    return drop_missing_values(
+        {
+            "shapes": {
+                name: dict(zip(("min", "opt", "max"), map(list, values), strict=True))
+                for name, values in profile_latency.shapes.items()
+            },
+            "samples": profile_latency.batch_samples,
+            **{name: dict(zip(_LATENCY_KEYS, values, strict=True)) for name, values in times.items() if values},
+            "samples_per_s": profile_latency.samples_per_s,
+            "missing": profile_latency.missing_reason or None,
+        }
+    )
 
 
 def _engine_errors_record(engine_errors: EngineErrors) -> dict[str, Any]:
