@@ -27,7 +27,7 @@ from trt_tui.core.network.qdq.bias_quantization import (
 from trt_tui.core.precision import FP16_MAX, MIN_FP16_SCALE, Precision
 from trt_tui.core.quantized_types import INT8, MIN_E4M3, QuantizedType
 from trt_tui.errors import InputError
-from trt_tui.formatting import counted_noun_text, name_list_text, number_text
+from trt_tui.formatting import counted_noun_text, name_list_text
 
 
 def choose_scale_type(
@@ -301,8 +301,7 @@ class RaisedWeightScales:
         )
         return (
             f"{self.layer}: ONNX Runtime cannot quantize its bias under default options, so {scale_text} from "
-            f"{number_text(float(self.original_scales[worst]))} to "
-            f"{number_text(float(self.raised_scales[worst]))}{channel_text}; it loses "
+            f"{self.original_scales[worst]:.3g} to {self.raised_scales[worst]:.3g}{channel_text}; it loses "
             f"{self.max_channel_bit_loss:.1f} bits, and {cost}."
         )
 
