@@ -88,6 +88,7 @@ class ConfigController(Presenter):
         if len(session.results.reference_metric) > 1:
             part = list(session.results.reference_metric)[1]
             examples += [f"metric[{part}]>=base-1%", "metric[*]>=base-2%"]
+        examples.append("several: sqnr>=20; cosine>=0.999")
         text = session.targets_text or "sqnr>=20"
         self.open_dialog(
             Prompt("Target", text, " or ".join(examples), partial(input_error_text, session.read_targets)),

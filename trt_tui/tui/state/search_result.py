@@ -335,9 +335,9 @@ def search_change_lines(
             ]
         )
     columns = [
-        Column(f"{counted_noun_text(len(changes), 'change')} to {unchanged_config.quantized.label}", min_width=32),
+        Column(f"{unchanged_config.quantized.label} with {counted_noun_text(len(changes), 'change')}", min_width=32),
         Column(""),
-        Column(f"in {config_name(session)}" if differences else "", rank=1),
+        Column(f"{config_name(session)} has" if differences else "", rank=1),
         Column("without it" if any(row[-1][0] for row in rows) else ""),
     ]
     return [[(" ", ""), *line] for line in fit_table(columns, rows, width - 1)]
