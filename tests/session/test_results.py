@@ -52,6 +52,15 @@ def test_a_verdict_on_fewer_samples_takes_the_place_of_none_on_more():
     assert results[INT8].accuracy == verdict(25.0, samples=4)
 
 
+def test_an_accuracy_of_another_job_takes_the_place_of_one_on_fewer_samples_alone():
+    results, group = SessionResults(), MLP.groups[0].name
+    results.store_event_results(measured(INT8, verdict(20.0, samples=4)))
+    for db, samples, kept_db in ((30.0, 8, 30.0), (40.0, 8, 30.0), (50.0, 4, 30.0)):
+        accuracies = {INT8: verdict(db, samples=samples)}
+        results.store_event_results(ev.ValueMeasured(2, ev.REMEDIES, (group, INT8), (), accuracies))
+        assert results[INT8].accuracy == verdict(kept_db, samples=8)
+
+
 def test_of_many_configs_those_shown_those_listed_and_what_was_built_are_kept():
     """A session makes some 30 configs per 100 keys: the rows that a key would toggle, and what a list offers."""
     configs = [INT8.with_range("x", RangeMove(1.0 + step)) for step in range(1000)]

@@ -145,9 +145,9 @@ class SessionResults(dict[PrecisionConfig, ConfigResults]):
         return self.find_value(FP32_ENGINE, None)
 
     def store_missing_accuracy(self, config: PrecisionConfig, accuracy: Accuracy) -> None:
-        """Stores an accuracy of a config, unless the config has an accuracy already."""
+        """Stores an accuracy of a config, unless the config has an accuracy on as many samples already."""
         measured = self.get_or_create_results(config)
-        if measured.accuracy is None:
+        if measured.accuracy is None or measured.accuracy.samples < accuracy.samples:
             measured.store_accuracy(accuracy)
 
     @store_event_results.register
