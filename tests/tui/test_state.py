@@ -37,6 +37,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.comparison import list_toggled_configs
 from trt_tui.session.comparison_report import _error_share_cells
+from trt_tui.session.jobs import DONE, REPLACED
 from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui import spans, themes
 from trt_tui.tui.controllers.view import NavigationController
@@ -275,7 +276,11 @@ def test_a_scope_counts_what_makes_the_error_larger(session):
     weights = MODEL.combine_by_scope(figures.worst_first_sort_values)
     assert weights[scope.path] == pytest.approx(sum(figures.worst_first_sort_values[name] for name in scope.groups))
     said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
-    assert any("1 below zero" in line for line in said)
+    assert any("1 below zero" in line for line in said) and not any("100%" in line for line in said)
+    for name in scope.groups:
+        shares[name] = replace(shares[name], fraction=0.6)
+    said = detail.detail_lines(session, found(session), VisibleRow(scope.path, 0, scope), 80, 20)
+    assert any("over 100%" in text(line) for line in said)
 
 
 def test_shares_are_those_of_one_config(session):
@@ -771,6 +776,30 @@ def test_only_remedies_that_improve_the_value_are_listed_the_best_first(session,
     assert numbers(line) == ([listed[0]] if listed else [len(values), 10.0])
 
 
+@pytest.mark.parametrize(
+    ("outcome", "listed", "is_requested_again"),
+    [("", [12.0, 16.0, 14.0], False), (REPLACED, [12.0, 16.0, 14.0], True), (DONE, [16.0, 14.0, 12.0], False)],
+)
+def test_remedies_keep_their_places_until_all_are_measured(session, outcome, listed, is_requested_again):
+    group, requests = session.outline.groups[0], session.pending_requests
+    session.targets = (parse_target("sqnr>=20"),)
+    session.results[session.config].store_accuracy(remedy_of(session, "r", "now", 9.0).accuracy)
+    requests.add_request(1000, rq.MeasureRemedies(group.name, session.config), "remedies")
+    if outcome:
+        requests.end_request(1000, outcome)
+    remedies = [remedy_of(session, "r", f"{value:g} range", value) for value in (12.0, 8.0, 16.0, 14.0)]
+    assert [one.accuracy.worst_errors.sqnr_db for one in improving(session, remedies)] == listed
+    assert [numbers(text(line))[0] for line in detail.remedy_lines(session, group, 40)[:3]] == listed
+    shown = text(detail._remedy_line(session, group, improving(session, remedies), 80))
+    assert numbers(shown)[::2] == listed
+    improving(session, remedies[1:2])
+    assert bool(detail.remedy_lines(session, group, 40)) is (outcome == DONE), "others can still improve the value"
+    sent = len(requests.jobs)
+    session.request_group_details(group)
+    is_requested = isinstance(requests.jobs[-1].request, rq.MeasureRemedies) and len(requests.jobs) > sent
+    assert is_requested is is_requested_again
+
+
 def remedy_of(session, key, label, sqnr_db, interval=None):
     spread = AccuracyIntervals(worst_output={"sqnr": ConfidenceInterval(*interval)}) if interval else None
     accuracy = Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, intervals=spread)
@@ -812,7 +841,7 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
         assert ("equal within" in lines[-1] and numbers(lines[-1])[0] == 2) is are_equal
         assert [line.split()[1] for line in lines[:2]] == ["FP16", "FP32"], "the best first"
         assert not any("entropy" in line for line in lines), "no gain"
-        shown = "".join(text for text, _ in detail._remedy_line(session, remedies[1:], 80))
+        shown = "".join(text for text, _ in detail._remedy_line(session, group, remedies[1:], 80))
         assert (" or " in shown) is are_equal and shown.endswith(f"~{fp32[0]} dB")
 
 
@@ -922,7 +951,7 @@ def test_the_line_of_remedies_keeps_its_end(session):
     for width in (44, 60, 80):
         session.targets = (parse_target("sqnr>=20"),)
         remedies = [remedy_of(session, "r", f"method{index} range", 10.0 + index) for index in reversed(range(5))]
-        line = detail._remedy_line(session, remedies, width)
+        line = detail._remedy_line(session, session.outline.groups[0], remedies, width)
         shown = "".join(text for text, _ in line)
         assert spans.line_width(line) <= width and "…" not in shown and "method4 ~14.0" in shown
         assert shown.count("r: ") + int(shown.partition("+")[2] or 0) == 5

@@ -486,13 +486,13 @@ class SearchEnded(Event):
 
 @dataclass(frozen=True)
 class JobStarted(Event, changes_rows=False):
-    """The event before the first step of a job, and before a step for which other jobs wait than before.
+    """The event before the first step of a job, and before a step that pauses other jobs than the step before.
 
     Attributes:
-        waiting_jobs: The numbers of the jobs that are ready for their next step and wait for this job.
+        paused_jobs: The numbers of the jobs that are ready for their next step too.
     """
 
-    waiting_jobs: tuple[int, ...] = ()
+    paused_jobs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -209,8 +209,8 @@ class Scheduler:
             self._others_paused = is_interactive
             self._pause_others(is_interactive)
         if next_job is not None:
-            waiting_jobs = tuple(ready_job.job for ready_job in ready_jobs if ready_job is not next_job)
-            if (started := ev.JobStarted(next_job.job, waiting_jobs)) != self._last_started:
+            paused_jobs = tuple(ready_job.job for ready_job in ready_jobs if ready_job is not next_job)
+            if (started := ev.JobStarted(next_job.job, paused_jobs)) != self._last_started:
                 self._last_started = started
                 self.send(started)
             self._advance_job(next_job)

@@ -526,7 +526,7 @@ class Session(SessionState):
         if started_job is not None:
             started_job.mark_begun()
         for number, job in self.pending_requests.items():
-            job.awaited_job = started_job if number in event.waiting_jobs else None
+            job.awaited_job = started_job if number in event.paused_jobs else None
 
     @_apply.register
     def _apply_execution_mode(self, event: ev.ExecutionModeChanged) -> None:
@@ -737,8 +737,15 @@ class Session(SessionState):
             return
         if group.name not in self.results.get_values(GROUP_DETAILS):
             self._send_request_once(rq.MeasureTensorStats(group.name))
-        if (group.name, self.config) not in self.results.get_values(ev.REMEDIES) and len(group.allowed_precisions) > 1:
+        is_measured = (group.name, self.config) in self.results.get_values(ev.REMEDIES)
+        if len(group.allowed_precisions) > 1 and (not is_measured or self.has_unfinished_remedies(group)):
             self._send_request_once(rq.MeasureRemedies(group.name, self.config))
+
+    def has_unfinished_remedies(self, group: FusionGroup) -> bool:
+        """Returns True if the last job that measures the remedies of a group has not ended, or was replaced."""
+        request = rq.MeasureRemedies(group.name, self.config)
+        outcomes = [job.outcome for job in self.pending_requests.jobs if job.request == request]
+        return outcomes[-1:] in ([""], [REPLACED])
 
     def request_zero_cost_changes(self, group: FusionGroup | None) -> None:
         """Requests the zero-cost changes of the network and of a fusion group, unless they are known or requested."""

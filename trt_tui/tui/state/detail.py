@@ -65,7 +65,7 @@ from trt_tui.tui.state.config_status import (
     value_margin_text,
 )
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
-from trt_tui.tui.state.rows import RowValues, SmallSharesRow, TreeModel, VisibleRow, find_engine_errors
+from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, TreeModel, VisibleRow, find_engine_errors
 from trt_tui.tui.state.text_plots import histogram_lines
 from trt_tui.tui.table import Column, fit_table
 
@@ -175,6 +175,13 @@ def split_off_best_remedies(session: Session, remedies: Sequence[Remedy]) -> tup
     )
 
 
+def _split_remedies(
+    session: Session, group: FusionGroup, remedies: Sequence[Remedy]
+) -> tuple[Sequence[Remedy], Sequence[Remedy]]:
+    """Returns the lists of `split_off_best_remedies`; before all remedies are measured, the second list has all."""
+    return ((), remedies) if session.has_unfinished_remedies(group) else split_off_best_remedies(session, remedies)
+
+
 _MARGIN_CELLS, _OTHER_REMEDY_CELLS = 5, 7
 """The width of a margin of error, and of all of a remedy but its name, value, margin and note."""
 
@@ -182,8 +189,9 @@ _MARGIN_CELLS, _OTHER_REMEDY_CELLS = 5, 7
 def list_improving_remedies(session: Session, group: FusionGroup, has_best_only: bool = False) -> list[Remedy]:
     """Returns the remedies for a fusion group whose values are better than that of the current config, the best first.
 
-    A value that equals the current one within noise is no better, unless it alone meets the target. While the current
-    value is unknown, all remedies are listed.
+    Until all are measured, they stay in the order of their measurements, so that no line changes its place. A value
+    that equals the current one within noise is no better, unless it alone meets the target. While the current value is
+    unknown, all remedies are listed.
 
     Args:
         has_best_only: True if only the best other range and the best zero-cost move are listed.
@@ -204,11 +212,9 @@ def list_improving_remedies(session: Session, group: FusionGroup, has_best_only:
             and not meets_target(session, current)
         )
 
-    remedies = sorted(
-        filter(is_improvement, measured or ()),
-        key=lambda remedy: accuracy_sort_key(session, remedy.shown_accuracy),
-        reverse=True,
-    )
+    remedies = list(filter(is_improvement, measured or ()))
+    if not session.has_unfinished_remedies(group):
+        remedies.sort(key=lambda remedy: accuracy_sort_key(session, remedy.shown_accuracy), reverse=True)
     return [
         remedy
         for index, remedy in enumerate(remedies)
@@ -217,7 +223,8 @@ def list_improving_remedies(session: Session, group: FusionGroup, has_best_only:
 
 
 def _missing_improvement_text(session: Session, group: FusionGroup, width: int) -> str:
-    """Returns a sentence about the remedies for a group of which none improves the value; "" if none is measured."""
+    """Returns a sentence about the remedies for a group of which none improves the value; "" before all are
+    measured."""
     remedies = session.results.find_value(ev.REMEDIES, (group.name, session.config))
     count = len(remedies or ())
     value_text, _ = target_value_span(session, session.get_run_results("config").accuracy)
@@ -226,7 +233,7 @@ def _missing_improvement_text(session: Session, group: FusionGroup, width: int) 
         f"no remedy of {count} helps beyond noise",
         "no gain beyond noise",
     )
-    return choose_fitting_text(texts, width) if count else ""
+    return choose_fitting_text(texts, width) if count and not session.has_unfinished_remedies(group) else ""
 
 
 def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only: bool = False) -> list[Line]:
@@ -240,7 +247,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
     if not remedies:
         text = _missing_improvement_text(session, group, width)
         return [[(text, "dim")]] if text else []
-    equal_remedies, other_remedies = split_off_best_remedies(session, remedies)
+    equal_remedies, other_remedies = _split_remedies(session, group, remedies)
     target = session.target or Target("sqnr", 0.0)
     rows: list[list[Span]] = []
     for remedy in (*equal_remedies, *other_remedies):
@@ -284,12 +291,12 @@ def _short_remedy_label(remedy: Remedy) -> str:
     return remedy.short_label or remedy.label.removesuffix(" range")
 
 
-def _remedy_line(session: Session, remedies: Sequence[Remedy], width: int) -> Line:
+def _remedy_line(session: Session, group: FusionGroup, remedies: Sequence[Remedy], width: int) -> Line:
     """Returns all remedies in one line, in the longest form that fits; values that are equal within noise come first.
 
     If no form fits, the last remedies are omitted and counted, and the name of the first one is shortened.
     """
-    equal_remedies, other_remedies = split_off_best_remedies(session, remedies)
+    equal_remedies, other_remedies = _split_remedies(session, group, remedies)
     ordered_remedies = [*equal_remedies, *other_remedies]
 
     def build_line(count: int, is_short: bool, name_width: int = 200) -> Line:
@@ -450,7 +457,7 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
     text, style = _main_loss_reason(session, group, reason_texts)
     lines = [_labelled_line("why", text, width, style)]
     if remedies := list_improving_remedies(session, group, True):
-        lines.append(_remedy_line(session, remedies, width))
+        lines.append(_remedy_line(session, group, remedies, width))
     elif missing_text := _missing_improvement_text(session, group, width - 7):
         lines.append(_labelled_line("try", missing_text, width, "dim"))
     elif len(reason_texts) > 1:
@@ -669,7 +676,6 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
             )
         )
     values = row_values.group_values
-    stale_text = f", in {row_values.stale_config_name}" if row_values.stale_config_name else ""
     texts = {name: row_values.row_value_text(values[name]) for name in scope.groups if name in values}
     ranked = sorted(
         (name for name in texts if texts[name] != "·"),
@@ -687,10 +693,11 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
             )
         )
     worse = sum(_raising_harms(row_values, name) for name in scope.groups)
-    if worse and (value := row_values.scope_values.get(scope.path)) is not None:
+    if worse:
         negative_text = f"{worse} below zero: raising {'it' if worse == 1 else 'one of them'} alone increases the error"
-        sum_text = f"{row_values.row_value_text(value)} added up{stale_text}, {negative_text}"
-        detail_rows.append(("share", sum_text, "dim"))
+        detail_rows.append(("share", negative_text, "dim"))
+    if row_values.measure is ColourMeasure.SHARE and row_values.scope_values.get(scope.path, 0.0) > 1:
+        detail_rows.append(("share", "over 100% in sum: each share is measured with one layer raised alone", "dim"))
     fixed = sum(row_values.lowest_precision not in group.allowed_precisions for group in groups)
     if fixed:
         detail_rows.append(("fixed", f"{fixed} of {len(groups)} cannot run {row_values.lowest_precision.label}", "dim"))
