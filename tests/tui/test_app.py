@@ -10,7 +10,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from textual.events import MouseScrollDown
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from tests import local
 from tests.driven import LIMIT_S
@@ -123,13 +123,16 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
         assert worst_db(measured.accuracy) in config and "FAIL" in config and "PASS" in fp16
         assert config.startswith(" c0 = INT8")
         assert current(main) == max(measured.shares, key=lambda name: measured.shares[name].fraction) == QKV
+        for keys, is_told in (((), True), (("space",), False), (("f5",), False)):
+            app.post_session_event(ev.ChildProcessDied(99, -9, "killed"))
+            await settle(pilot)
+            assert app.screen is main and not lacking(status(main), "background process", "o shows")
+            await answered(pilot, *keys)
+            assert ("background process" in status(main)) is is_told, "another process answers"
+        assert "1 FP32" in verdict(main)[-1], "the app lives on"
         app.post_session_event(ev.ChildProcessDied(99, -9, "killed"))
-        await settle(pilot)
-        assert app.screen is main and not lacking(status(main), "background process", "o shows")
         await press(pilot, "o")
         assert isinstance(app.screen, ErrorDialog)
-        await answered(pilot, "escape", "space")
-        assert "1 FP32" in verdict(main)[-1], "the app lives on"
 
 
 async def test_moves_opens_and_goes_to_rows_by_key_and_mouse(tmp_path):
@@ -671,7 +674,10 @@ async def test_changes_the_target(tmp_path):
         assert "≥ 8 dB" in text(main, "header")
         await press(pilot, "g", "right", "5", "enter")
         assert app.session.target.value == 85, "the arrow keys keep the text"
-        await press(pilot, "a", *"sqnr>=9")
+        await press(pilot, "g")
+        note = str(app.screen.query_one("#note", Static).content)
+        assert len(app.session.read_targets(note.partition("several:")[2])) > 1
+        await press(pilot, "escape", "a", *"sqnr>=9")
         assert app.screen.query_one("#tolerance", Input).value == "sqnr>=9"
 
 

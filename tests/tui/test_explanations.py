@@ -21,9 +21,9 @@ from trt_tui.tui.screens.pages import ExplanationDialog, HelpPage
 from trt_tui.tui.state import marks
 from trt_tui.tui.state.columns import LAYER_COLUMNS, LAYER_COLUMNS_BY_ID, fit_columns
 from trt_tui.tui.state.config_list import config_table
-from trt_tui.tui.state.explanations import explain_cell, find_term_at, list_explained_terms
+from trt_tui.tui.state.explanations import explain_cell, explain_summary_cell, find_term_at, list_explained_terms
 from trt_tui.tui.state.rows import ColourMeasure, TreeModel, VisibleRow, build_row_values
-from trt_tui.tui.state.summary import list_summary_columns
+from trt_tui.tui.state.summary import list_summary_columns, summary_rows
 from trt_tui.tui.widgets.lines import Lines, TitleRule
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -79,7 +79,7 @@ _PLAIN_WORDS = set(
     excluded halves held home html identical like logits machine markdown measuring mlp
     normalisations note once opened opening overflowing pgdn pgup position postprocess problem proj
     pv qkv random real regions scroll searches seen settings slowest smoothing space spans start
-    starts still taller timing tried tries trt trt-tui unknown unsafe web yields""".split()
+    starts still taller timing took tried tries trt trt-tui unknown unsafe web yields""".split()
 )
 """Words of the pictures that mean what a dictionary says, names of keys, and names of networks and their scopes."""
 
@@ -320,6 +320,35 @@ async def test_keys_reach_every_column_and_row(tmp_path):
         assert {"network", "target", "samples", "builder", "simulation", "config"} == seen
         await press(pilot, "f3")
         assert app.screen is main
+
+
+async def test_the_key_explains_what_the_focused_pane_shows(tmp_path):
+    async with opened(tmp_path, size=(120, 40)) as (app, main, pilot):
+        await answered(pilot, "w", "space", "2", "f3")
+        labels = {line[:9].strip() for line in main.query_one("#detail", Lines).text.splitlines()} - {""}
+        explained_labels = {line[:6].strip() for line in explained(app).splitlines()} - {""}
+        assert {"why", "set"} <= labels & explained_labels
+        await press(pilot, "escape", "2", "4", "down", "f3")
+        config = main.config_list.selected_value
+        accuracy = app.session.results[config].accuracy
+        interval = app.session.target.confidence_interval_text(accuracy)
+        assert config != app.session.config and not lacking(" ".join(explained(app).split()), "c0", "FAIL", interval)
+        await press(pilot, "escape")
+        await pilot.click("#tree", offset=(column_x(main, "share"), 4), button=3)
+        await taken_in(pilot)
+        assert "error share" in explained(app).splitlines()[0], "a click explains what is under it"
+
+
+@pytest.mark.parametrize("target", ["sqnr>=8", "sqnr>=40", "sqnr>=8; cosine>=0.5"])
+def test_each_outcome_has_the_interval_of_each_value(measured, target):
+    session, _ = measured
+    session.set_target(target)
+    column = list_summary_columns(session, 120)[-1]
+    row = next(row for row in summary_rows(session, 120) if row.run == "config")
+    (origin,) = (text for label, text in explain_summary_cell(session, row, column).texts if label == "how")
+    accuracy = session.get_run_results("config").accuracy
+    intervals = [one.confidence_interval_text(accuracy) for one in session.targets]
+    assert all(intervals) and not lacking(origin, *intervals)
 
 
 @pytest.mark.parametrize("size", [(60, 15), (120, 40)])

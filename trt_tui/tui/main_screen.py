@@ -184,6 +184,7 @@ EVENT_HANDLERS: Mapping[type[ev.Event], tuple[Callable[[MainScreen, Any], None],
     ev.SearchEnded: (MainScreen.report_search_result,),
     ev.JobFailed: (MainScreen.show_failed_job,),
     ev.ChildProcessDied: (MainScreen.show_child_process_exit,),
+    ev.JobStarted: (MainScreen.forget_child_process_exit,),
     ev.JobCancelled: (
         MainScreen.forget_awaited_range,
         MainScreen.report_search_result,

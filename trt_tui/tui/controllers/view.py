@@ -31,7 +31,9 @@ from trt_tui.tui.state.explanations import (
     Explanation,
     explain_cell,
     explain_column,
+    explain_config,
     explain_header,
+    explain_line_labels,
     explain_summary_cell,
     explain_term,
     find_line_label,
@@ -40,7 +42,7 @@ from trt_tui.tui.state.explanations import (
     list_explained_terms,
 )
 from trt_tui.tui.state.rows import ColourMeasure, LayerListView, RowValues, VisibleRow, find_engine_errors
-from trt_tui.tui.state.status import find_first_group_to_raise
+from trt_tui.tui.state.status import Focus, find_first_group_to_raise
 from trt_tui.tui.state.summary import SummaryRow
 from trt_tui.tui.widgets.lines import LinePane, Lines
 
@@ -376,9 +378,15 @@ class ExplanationController(Presenter):
     _above_column, _list_column_id = 0, SHARE_COLUMN.id
 
     def do_explain(self) -> None:
-        """Explains the value of the current row in the column that was explained last."""
+        """Explains what the focused pane shows: lines, a config, or a row in the column that was explained last."""
         self._rows_above = 0
-        self._open_value_dialog()
+        focus, config = self.focused_screen_part, self.config_list.selected_value
+        if focus is Focus.DETAIL:
+            self._open_explanation(explain_line_labels(self.text_pane("detail").text.splitlines()))
+        elif focus is Focus.CONFIGS and config is not None:
+            self._open_explanation(explain_config(self.session, config))
+        else:
+            self._open_value_dialog()
 
     @on(LinePane.ExplanationRequested)
     def _explain_clicked_cell(self, event: LinePane.ExplanationRequested) -> None:
@@ -394,7 +402,7 @@ class ExplanationController(Presenter):
         has_values = self.layer_list.is_network_open
         if pane.id == "tree-header" and has_values:
             column = find_column_at(fit_columns(self.layer_tree.row_width, self.layer_list.row_values.has_engines), x)
-            self.open_dialog(ExplanationDialog(lambda: explain_column(self.layer_list.row_values, column)))
+            self._open_explanation(explain_column(self.layer_list.row_values, column))
         elif pane.id == "verdict" and y in (explained_lines := list(self._find_explained_summary_rows())):
             columns = summary.list_summary_columns(self.session, self.screen_width)
             self._rows_above = len(explained_lines) - explained_lines.index(y)
@@ -403,7 +411,10 @@ class ExplanationController(Presenter):
         elif term := find_term_at(event.text, x) or (
             find_line_label(pane.text.splitlines(), y) if pane.id == "detail" else None
         ):
-            self.open_dialog(ExplanationDialog(lambda: explain_term(term)))
+            self._open_explanation(explain_term(term))
+
+    def _open_explanation(self, explanation: Explanation) -> None:
+        self.open_dialog(ExplanationDialog(lambda: explanation))
 
     def _open_value_dialog(self) -> None:
         self.open_dialog(ExplanationDialog(self._explain_current_value, self._explain_neighbouring_value))
@@ -470,7 +481,7 @@ class ExplanationController(Presenter):
 
         def apply_help_choice(choice: str | Term) -> None:
             if isinstance(choice, Term):
-                self.open_dialog(ExplanationDialog(lambda: explain_term(choice)))
+                self._open_explanation(explain_term(choice))
             else:
                 self.perform_action(choice)
 

@@ -46,6 +46,12 @@ class JobController(Presenter):
             ),
         )
 
+    def forget_child_process_exit(self, event: ev.JobStarted) -> None:
+        """Removes the line about an ended background process when a new one begins a job that the user requested."""
+        job, error = self.session.pending_requests.get(event.job), self.session.error
+        if isinstance(error, ev.ChildProcessDied) and job is not None and not job.is_automatic:
+            self.status.unread_failure = None
+
     def show_stopped_opening(self, event: ev.JobCancelled) -> None:
         """Offers to open the network again if the user stopped its first opening. Nothing else works without a
         network."""

@@ -383,7 +383,8 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
     if column.kind == "run":
         words, origin = ["run"], ""
     elif column.kind == "outcome":
-        words, origin = [value.split(" ")[0], "outcome"], _outcome_text(session, row, config, row_name)
+        words = [value.split(" ")[0], "outcome"]
+        origin = _outcome_text(session, row.values.accuracy, config if row.run else None, row_name)
     elif column.kind == "built" and row.kind != "exported":
         result = row.values.engine or row.values.exported_run
         origin = (
@@ -439,12 +440,30 @@ def _run_text(session: Session, row: SummaryRow) -> str:
     return f"{run_title(row.run)}: {session.get_run_config(row.run).defaults_text}. Your changes do not count here."
 
 
-def _outcome_text(session: Session, row: SummaryRow, config: PrecisionConfig | None, row_name: str) -> str:
-    """Returns the outcomes of a run with their reasons: as simulated, as exported and as built."""
-    outcomes = session.config_target_outcomes(config) if config is not None and row.run else {}
-    outcome = session.target_outcome(row.values.accuracy)
-    texts = [f"{row_name}{RESULT_SUFFIXES[kind]}: {outcome.text}" for kind, outcome in outcomes.items()]
-    return " ".join(map(_make_sentence, texts or [outcome.text if outcome is not None else "there is no outcome"]))
+def explain_config(session: Session, config: PrecisionConfig) -> Explanation:
+    """Returns the explanation of a config in the list of configs."""
+    name, accuracy = config_name(session, config), session.results.get_results_or_empty(config).accuracy
+    texts = (
+        ("how", _simulation_origin(session, name, accuracy)),
+        ("", _outcome_text(session, accuracy, config, name)),
+        ("what", explain_word("config")),
+    )
+    return Explanation("config", texts, name)
+
+
+def _outcome_text(session: Session, accuracy: Accuracy | None, config: PrecisionConfig | None, name: str) -> str:
+    """Returns the outcomes of a run with their reasons: as simulated, as exported and as built. The simulated value of
+    each target has its confidence interval."""
+    outcomes = session.config_target_outcomes(config) if config is not None else {}
+    outcome = session.target_outcome(accuracy)
+    texts = [f"{name}{RESULT_SUFFIXES[kind]}: {outcome.text}" for kind, outcome in outcomes.items()]
+    intervals = [
+        f"{CONFIDENCE:.0%} confidence interval of {target.column_title}, simulated: {interval}"
+        for target in session.targets
+        if (interval := _interval_text(accuracy, target)) and not any(interval in text for text in texts)
+    ]
+    texts = texts or [outcome.text if outcome is not None else "there is no outcome"]
+    return " ".join(map(_make_sentence, [*texts, *intervals]))
 
 
 def _interval_text(accuracy: Accuracy | None, target: Target | None) -> str:
@@ -521,6 +540,13 @@ def find_term_at(text: str, x: int) -> Term | None:
             if (term := find_term(phrase) or find_term(phrase.strip(",.;:()~·─ "))) is not None:
                 return term
     return None
+
+
+def explain_line_labels(texts: Sequence[str]) -> Explanation:
+    """Returns the explanation of the detail pane: of the label of each line."""
+    labels = dict.fromkeys(text[:9].strip().split(" ")[0] for text in texts)
+    terms = [(label, term) for label in labels if (term := find_term(label)) is not None]
+    return Explanation("detail", tuple((label, term.explanation) for label, term in terms))
 
 
 def find_line_label(texts: Sequence[str], y: int) -> Term | None:

@@ -654,6 +654,7 @@ _FOOTERS: Mapping[Focus, Mapping[str, str]] = {
         "open": "select",
         "configs": "name",
         "pane_tree": "list",
+        "explain": "",
         "undo": "",
         "build": "",
         "export": "",
