@@ -642,6 +642,19 @@ def test_a_config_without_unused_qdq_that_cannot_be_built_is_not_taken(with_buil
     assert ended.confirmed is True and worker.built == [INT8]
 
 
+def test_a_search_that_waits_for_a_preview_says_so_until_it_arrives(opened, monkeypatch):
+    def preview_config(config):
+        yield scheduler.Urgency.SEARCH
+        return Preview("1.7.1", (8, 9), ineffective_groups=(), mha_breakers=())
+
+    monkeypatch.setattr(search_job, "is_tensorrt_rtx_installed", lambda: True)
+    monkeypatch.setattr(search_job, "preview_mismatch_reason", lambda workspace: "")
+    monkeypatch.setattr(search_job, "PreviewClient", lambda *_: SimpleNamespace(preview_config=preview_config))
+    answers = of(opened().answer(replace(CLOSE, use_preview=True)), ev.JobProgress, ev.SearchProgress)
+    places = [place for place, one in enumerate(answers) if isinstance(one, ev.JobProgress) and one.phase == "preview"]
+    assert places and all(isinstance(answers[place + 1], ev.SearchProgress) for place in places)
+
+
 @pytest.mark.parametrize(("tolerance", "idle_place"), [("sqnr>=40", None), ("sqnr>=40", -1), ("sqnr>=37", 0)])
 def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened, monkeypatch, tolerance, idle_place):
     asked, idle = [], []

@@ -1168,7 +1168,9 @@ class SearchJob:
         """Returns the preview of a config; None if no preview is possible here. Weakly typed releases have none."""
         if not is_tensorrt_rtx_installed() or preview_mismatch_reason(self.workspace):
             return None
+        self.reporter.send_progress("preview", 0, 0)
         preview = yield from self._make_preview_client().preview_config(config)
+        self._report_progress(must_send=True)
         return preview if preview.refusal is None else None
 
     def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
