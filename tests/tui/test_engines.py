@@ -376,7 +376,7 @@ def test_neither_jobs_nor_words_hide_the_other(start, said, width):
     shown = "".join(map(text, lines))
     assert "build" in shown and (said or "next: do")[:8] in shown
     assert max(map(line_width, lines)) <= width
-    assert all(part in shown for part in (("██░", "1 waits") if width >= 120 else ("+1",)))
+    assert all(part in shown for part in (("██░", "what-if c1") if width >= 120 else ("+1",)))
     if said is not None and width < 120:  # a text that fits beside the mark of the job is shown whole
         for length in range(8, width - len(" ⟳ ") - 2):
             message = ("PASS? " + "x" * length)[:length]

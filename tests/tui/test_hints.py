@@ -171,7 +171,8 @@ async def test_nothing_is_advised_while_values_are_partial(tmp_path):
     async with opened(tmp_path, held=(rq.CompareRuns,)) as (app, main, pilot):
         assert "still measuring" in status(main)
         requests = app.session.pending_requests
-        requests.end_request(next(iter(requests.list_job_numbers(rq.CompareRuns))), "stopped")
+        comparison = next(job for job in requests.values() if isinstance(job.request, rq.CompareRuns))
+        requests.end_request(comparison.number, "stopped")
         assert hint_of(main).actions == ("compare",), "a comparison that was stopped is not final"
 
 

@@ -138,8 +138,5 @@ class PendingRequests(dict[int, Job]):
     def waiting_jobs(self) -> list[Job]:
         return [job for job in self.values() if job.begin_time is None]
 
-    def list_job_numbers(self, request_type: type[rq.Request]) -> list[int]:
-        return [number for number, job in self.items() if isinstance(job.request, request_type)]
-
     def has_request(self, *kinds: type[rq.Request]) -> bool:
         return any(isinstance(job.request, kinds) for job in self.values())

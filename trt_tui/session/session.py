@@ -74,6 +74,12 @@ def find_stepped_precision(config: PrecisionConfig, group: FusionGroup, upwards:
     return Precision.FILE if file_rank < current_rank and is_reached else found
 
 
+def _drop_equal_configs(runs: Mapping[str, PrecisionConfig]) -> dict[str, PrecisionConfig]:
+    """Returns runs without those whose config an earlier run has."""
+    first_runs = {config: run for run, config in reversed(list(runs.items()))}
+    return {run: config for run, config in runs.items() if first_runs[config] == run}
+
+
 class Session(SessionState):
     """The state of one opened network in the user interface, with all requests and changes that a user can make.
 
@@ -636,10 +642,7 @@ class Session(SessionState):
             with_isolated_errors: See `trt_tui.jobs.requests.CompareRuns`.
             first_errors_run: The run whose accumulated errors come before everything else; None for none.
         """
-        runs: dict[str, PrecisionConfig] = {}
-        for run, config in self.list_run_configs().items():
-            if config not in runs.values():
-                runs[run] = config
+        runs = _drop_equal_configs(self.list_run_configs())
         shares_run = next((run for run, config in runs.items() if config == self.config), list(runs)[-1])
         first_run = next(
             (
@@ -908,10 +911,7 @@ class Session(SessionState):
         """
         all_runs = {"fp32": PrecisionConfig.from_precision(Precision.FP32), **self.list_run_configs()}
         runs = {name: all_runs[name] if name in all_runs else self.get_run_config(name) for name in run_names}
-        for run, config in () if run_names else all_runs.items():
-            if config not in runs.values():
-                runs[run] = config
-        self.send_request(rq.SaveOutputs(path, runs))
+        self.send_request(rq.SaveOutputs(path, runs or _drop_equal_configs(all_runs)))
 
     # -- changes of the user --------------------------------------------------------------------------------------
 

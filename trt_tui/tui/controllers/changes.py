@@ -299,7 +299,7 @@ class RangeController(Presenter):
         """Applies the next range method to the inputs of the selected group; for several groups, asks for a range."""
         group = self.current_group
         if group is None:
-            self._ask_for_range()
+            self.do_type_range()
             return
         self._awaited_range = (group, self.session.config)
         method = self.session.apply_next_range_method(group)
@@ -308,9 +308,6 @@ class RangeController(Presenter):
         self.show_message(f"input range: {method}", "")
 
     def do_type_range(self) -> None:
-        self._ask_for_range()
-
-    def _ask_for_range(self) -> None:
         session, groups = self.session, self._list_groups_with_ranges()
         tensors = list(
             dict.fromkeys(

@@ -67,34 +67,26 @@ class NavigationController(Presenter):
 
     def do_left(self) -> None:
         """Closes an open row, or moves to the scope around a closed row. In the heat map, moves one cell to the left."""
-        tree, layer_list = self.layer_tree, self.layer_list
+        tree, row = self.layer_tree, self.layer_tree.current_row
         if self.is_heat_map_focused:
             self.heat_map.move_cursor(right=-1)
-            return
-        row = tree.current_row
-        if row is None:
-            return
-        if row.is_opened and layer_list.matches is None and row.row is not None:
+        elif row is not None and row.is_opened and self.layer_list.matches is None and row.row is not None:
             self._set_row_opened(row, False)
-            return
-        parent_index = next(
-            (index for index in range(tree.cursor_index - 1, -1, -1) if tree.rows[index].depth < row.depth), None
-        )
-        if parent_index is not None:
-            tree.move_cursor_to(parent_index)
+        elif row is not None:
+            rows_above = range(tree.cursor_index - 1, -1, -1)
+            tree.move_cursor_to(
+                next((index for index in rows_above if tree.rows[index].depth < row.depth), tree.cursor_index)
+            )
 
     def do_right(self) -> None:
         """Opens a closed row, or moves into an open row. In the heat map, moves one cell to the right."""
         if self.is_heat_map_focused:
             self.heat_map.move_cursor(right=1)
-            return
-        row = self.layer_tree.current_row
-        if row is None or row.row is None:
-            return
-        if not row.is_opened:
-            self._set_row_opened(row, True)
-        else:
-            self.move_cursor(1)
+        elif (row := self.layer_tree.current_row) is not None and row.row is not None:
+            if row.is_opened:
+                self.move_cursor(1)
+            else:
+                self._set_row_opened(row, True)
 
     def do_open(self) -> None:
         """Opens or closes the current row. In the heat map, moves the cursor to the row of the selected cell in the
@@ -102,9 +94,7 @@ class NavigationController(Presenter):
         if self.is_heat_map_focused:
             if names := self.heat_map.cursor_group_names:
                 self.go_to_group(names[0])
-            return
-        row = self.layer_tree.current_row
-        if row is not None and row.row is not None:
+        elif (row := self.layer_tree.current_row) is not None and row.row is not None:
             self._set_row_opened(row, not row.is_opened)
 
     def refuse_next_bad(self) -> str:
@@ -314,15 +304,15 @@ class ViewController(Presenter):
         layer_list = self.layer_list
         is_sorted = layer_list.sort_column is column and layer_list.sort_values is not None
         layer_list.is_cursor_placed = True
-        sort_values = column.compute_sort_values(layer_list.row_values)
-        if not sort_values and column is not NAME_COLUMN:
+        if column is not NAME_COLUMN and not column.compute_sort_values(layer_list.row_values):
             self.show_message(
                 "nothing was measured to sort by"
                 if column is SHARE_COLUMN
                 else f"nothing is known to sort by {column.order_title}"
             )
-            return
-        if column is NAME_COLUMN or (reverts_to_network_order and is_sorted and layer_list.view is LayerListView.TREE):
+        elif column is NAME_COLUMN or (
+            reverts_to_network_order and is_sorted and layer_list.view is LayerListView.TREE
+        ):
             layer_list.sort_rows(NAME_COLUMN)
             self.show_message("network order", "")
         else:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from trt_tui.errors import TrtTuiError
-from trt_tui.formatting import EXPORTED_NETWORK, counted_noun_text, duration_text
+from trt_tui.formatting import EXPORTED_NETWORK, duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.jobs import Job
@@ -18,7 +18,7 @@ from trt_tui.tui.screens.pages import SEARCH_AGAIN, JobsPage, SearchResultPage
 from trt_tui.tui.state import config_status, engine_texts
 from trt_tui.tui.state.config_status import target_value_span
 from trt_tui.tui.state.search_result import SearchOption
-from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, job_titles_text, search_waiting_text
+from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, stopped_jobs_text
 
 MIN_CONFIRM_AGE_S = 10.0
 """The job age in seconds above which stopping needs a confirmation."""
@@ -100,30 +100,21 @@ class JobController(Presenter):
         stoppable = [job for job in jobs if job in self._list_stoppable_jobs()]
         if not stoppable:
             self.show_message("that job has ended" if jobs else "no job is running")
-            return
-        age = max(job.duration_s for job in stoppable)
-        if age <= MIN_CONFIRM_AGE_S:
+        elif (age := max(job.duration_s for job in stoppable)) <= MIN_CONFIRM_AGE_S:
             self._stop_jobs_now(stoppable)
-            return
-
-        question = f"Stop {job_titles_text(stoppable)}? It has run for {duration_text(age)}."
-        self.open_dialog(
-            ConfirmDialog(question, "stop it", "go on"),
-            lambda _: self._stop_jobs_now([job for job in stoppable if job in self._list_stoppable_jobs()]),
-        )
+        else:
+            question = f"Stop {stopped_jobs_text(stoppable)}? It has run for {duration_text(age)}."
+            self.open_dialog(
+                ConfirmDialog(question, "stop it", "go on"),
+                lambda _: self._stop_jobs_now([job for job in stoppable if job in self._list_stoppable_jobs()]),
+            )
 
     def _stop_jobs_now(self, jobs: Sequence[Job]) -> None:
         if not jobs:
             self.show_message("the job has ended; its results are shown", "")
             return
         self.session.stop_jobs([job.number for job in jobs])
-        remaining_count = len(self._list_stoppable_jobs())
-        rest_text = (
-            f"; {counted_noun_text(remaining_count, 'job')} {'go' if remaining_count > 1 else 'goes'} on"
-            if remaining_count
-            else ""
-        )
-        self.show_message(f"stopped: {job_titles_text(jobs)}; the last results stay{rest_text}", "")
+        self.show_message(f"stopped: {stopped_jobs_text(jobs)}; the last results stay", "")
 
     def do_jobs(self) -> None:
         self.open_dialog(JobsPage(self.session, self._stop_with_confirmation))
@@ -134,9 +125,9 @@ class JobController(Presenter):
             self.show_message(
                 f"{EXPORTED_NETWORK} not executed, {shown_key('log')} shows why: {exported_run.missing_reason}"
             )
-            return
-        value = target_value_span(self.session, exported_run.accuracy, False)[0]  # first, so that it is never cut
-        self.show_message(f"{value}: {EXPORTED_NETWORK} by {exported_run.executor_name}", "")
+        else:
+            value = target_value_span(self.session, exported_run.accuracy, False)[0]  # first, so that it is never cut
+            self.show_message(f"{value}: {EXPORTED_NETWORK} by {exported_run.executor_name}", "")
 
     def show_build_result(self, event: ev.EngineBuilt) -> None:
         if event.result.engine_errors is not None:  # the engine was shown before these errors were measured
@@ -186,8 +177,7 @@ class SearchController(Presenter):
         if search_status is None or search_status.best_config is None and not self.session.is_searching:
             self._ask_for_search()
         elif search_status.best_config is None:
-            waiting = search_waiting_text(self.session)
-            self.show_message(f"the search {f'{waiting} and ' if waiting else ''}has tried no config yet")
+            self.show_message("the search has tried no config yet")
         else:
             page = SearchResultPage(self.session, self.layer_list.tree_model, search_status)
             self.open_dialog(
@@ -204,7 +194,8 @@ class SearchController(Presenter):
         session = self.session
         self._reported_search = search_status
         if session.is_searching and session.search_status is search_status:
-            session.stop_jobs(session.pending_requests.list_job_numbers(rq.FindMixedPrecisionConfig))
+            jobs = session.pending_requests.values()
+            session.stop_jobs([job.number for job in jobs if job.request is search_status.request])
         if session.search_status is search_status and session.adopt_search_config(option.config, option.evaluation):
             self.handle_config_change()
             result = f", {option.outcome.outcome.value} on its samples" if option.outcome is not None else ""

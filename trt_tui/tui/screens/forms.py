@@ -233,9 +233,8 @@ class RulesDialog(FieldsDialog):
 
     def action_apply(self) -> None:
         """Closes the dialog with the new config, or shows the error in a rule."""
-        texts = [setting.value for setting in self.choice_fields if setting.value]
-        if text := self.query_one("#more", Input).value.strip():
-            texts.append(text)
+        settings = [setting.value for setting in self.choice_fields]
+        texts = list(filter(None, [*settings, self.query_one("#more", Input).value.strip()]))
         try:
             config = self.apply_rules(texts)
         except TrtTuiError as error:
@@ -352,17 +351,16 @@ class ConfigSearchDialog(FieldsDialog):
         tolerance, text = (self.query_one(name, Input).value.strip() for name in ("#tolerance", "#budget"))
         max_raised, max_latency = parse_budget(text)
         max_builds = self.builds_field.value if self.builds_field is not None else MAX_BUILDS
-        config = self.unraised_config if self.met_text and tolerance == self.tolerance else self.config
-        error_text = self.get_error_text(tolerance)
-        if self.met_text and tolerance == self.tolerance and config == self.config:
-            error_text = self.met_text
-        if not error_text and text and max_raised is max_latency is None:
-            error_text = f"write a budget like {self.budget_example_text}"
-        if not error_text and max_latency is not None and not self.can_confirm:
-            error_text = "a budget in ms needs engines, and none can run here"
-        if not error_text and max_latency is not None and not max_builds:
-            error_text = "a budget in ms needs engines: let some be built"
-        if error_text:
+        met_text = self.met_text if tolerance == self.tolerance else ""
+        config = self.unraised_config if met_text else self.config
+        errors = {
+            met_text: config == self.config,
+            self.get_error_text(tolerance): True,
+            f"write a budget like {self.budget_example_text}": text and max_raised is max_latency is None,
+            "a budget in ms needs engines, and none can run here": max_latency is not None and not self.can_confirm,
+            "a budget in ms needs engines: let some be built": max_latency is not None and not max_builds,
+        }
+        if error_text := next((text for text, applies in errors.items() if text and applies), ""):
             self.show_note(error_text)
             return
         higher, intermediate = self.higher_field.value
@@ -401,20 +399,16 @@ def list_raised_precision_choices(config: PrecisionConfig) -> list[tuple[Precisi
     intermediate precisions.
     """
     quantized_rank, other_rank = precision_rank(config.quantized), precision_rank(config.other)
-    boundary_types: list[Precision] = []
-    lower_types: list[Precision] = []
-    intermediate: list[tuple[Precision, ...]] = []
-    if quantized_rank < other_rank < precision_rank(Precision.FP32):
-        boundary_types = [config.other]
-        lower_types = [
-            precision
-            for precision in reversed(Precision)
-            if (quantized_type := QUANTIZED_TYPES.get(precision)) is not None
-            and quantized_type.quantizes_activations
-            and quantized_rank < precision_rank(precision)
-            and (not quantized_type.block_scale_type or config.quantized in BLOCK_PRECISIONS)
-        ]
-        intermediate = [(config.other,), *([(*lower_types, config.other)] if lower_types else [])]
+    boundary_types = [config.other] if quantized_rank < other_rank < precision_rank(Precision.FP32) else []
+    lower_types = [
+        precision
+        for precision in (reversed(Precision) if boundary_types else ())
+        if (quantized_type := QUANTIZED_TYPES.get(precision)) is not None
+        and quantized_type.quantizes_activations
+        and quantized_rank < precision_rank(precision)
+        and (not quantized_type.block_scale_type or config.quantized in BLOCK_PRECISIONS)
+    ]
+    intermediate = [tuple(types) for types in (boundary_types, lower_types and [*lower_types, config.other]) if types]
     finer_types = [Precision.FP16_ACC_FP32, Precision.BF16] if config.other is Precision.FP16 else []
     if finer_types or config.other is Precision.FP32 and not config.tf32:
         intermediate.append((*lower_types, *boundary_types, *finer_types, *(() if config.tf32 else (Precision.TF32,))))

@@ -478,9 +478,8 @@ def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, w
     margin = 10 if width > _NARROW_CELLS else 7
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin), width <= _NARROW_CELLS)):
         lines.append([((f" try {SIMULATED_MARK}" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
-    for index, text in enumerate(reason_texts[1:]):  # behind the remedies, which have to be in view
-        lines += labelled_lines(" also" if index == 0 else "", text, width)
     lines += [
+        *labelled_lines(" also", reason_texts[1:], width),  # behind the remedies, which have to be in view
         *_share_lines(session, row_values, group, width),
         *_group_error_lines(session, row_values, group, width),
         *_group_engine_lines(session, row_values, row, width),

@@ -105,10 +105,8 @@ def _make_sentence(text: str) -> str:
 
 def explain_term(term: Term) -> Explanation:
     """Returns the explanation of a word or a mark."""
-    texts = [("", term.explanation)]
-    if term.other_names:
-        texts.append(("", f"Also: {', '.join(term.other_names)}."))
-    return Explanation(f"{term.name} {term.place}".rstrip(), tuple(texts))
+    other_names = [("", f"Also: {', '.join(term.other_names)}.")] if term.other_names else []
+    return Explanation(f"{term.name} {term.place}".rstrip(), (("", term.explanation), *other_names))
 
 
 def list_explained_terms() -> dict[str, list[Term]]:
@@ -544,14 +542,17 @@ def find_term_at(text: str, x: int) -> Term | None:
 
 def explain_line_labels(texts: Sequence[str]) -> Explanation:
     """Returns the explanation of the detail pane: of the label of each line."""
-    labels = dict.fromkeys(text[:9].strip().split(" ")[0] for text in texts)
-    terms = [(label, term) for label in labels if (term := find_term(label)) is not None]
+    terms = [
+        (label, term) for label in dict.fromkeys(map(_line_label, texts)) if (term := find_term(label)) is not None
+    ]
     return Explanation("detail", tuple((label, term.explanation) for label, term in terms))
 
 
 def find_line_label(texts: Sequence[str], y: int) -> Term | None:
     """Returns the term of the label of a line in the detail pane; a line without one continues the line above it."""
-    for text in reversed(texts[: y + 1]):
-        if label := text[:9].strip():
-            return find_term(label)
-    return None
+    labels = filter(None, map(_line_label, reversed(texts[: y + 1])))
+    return find_term(next(labels, ""))
+
+
+def _line_label(text: str) -> str:
+    return text[:9].strip().partition(" ")[0]

@@ -29,7 +29,7 @@ from trt_tui.tui.spans import Line, Span
 from trt_tui.tui.state.config_status import config_name, search_start_name, target_value_span, value_margin_text
 from trt_tui.tui.state.marks import CLOSED_MARK, CURSOR_MARK, MARGIN_MARK
 from trt_tui.tui.state.rows import TreeModel
-from trt_tui.tui.state.status import search_waiting_text
+from trt_tui.tui.state.status import waiting_text
 from trt_tui.tui.table import Column, fit_table
 
 CURRENT, BEST_SO_FAR, RESULT, CHEAPER, MORE_ACCURATE = "current", "best so far", "result", "cheaper", "more accurate"
@@ -181,8 +181,9 @@ def search_page_title(session: Session, search_status: SearchStatus, has_newer_r
         counted_noun_text(count, "sample") if count is not None else ""
     )
     duration = f"took {duration_text(search_status.duration_s)}" if search_status.end_event is not None else ""
+    jobs = session.pending_requests.values()
     state = (
-        search_waiting_text(session) or "running"
+        "".join(waiting_text(job) for job in jobs if job.request is search_status.request) or "running"
         if search_status.end_event is None and session.is_searching
         else ("earlier state" if has_newer_result else "" if search_status.is_finished else "stopped")
     )

@@ -14,7 +14,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import counted_noun_text, duration_text, elapsed_text
 from trt_tui.jobs import events as ev
-from trt_tui.jobs.requests import BuildEngine, FindMixedPrecisionConfig
+from trt_tui.jobs.requests import BuildEngine
 from trt_tui.session.jobs import DONE, FAILED, Job
 from trt_tui.session.saved_sessions import SessionEntry
 from trt_tui.session.search_status import best_evaluation_text
@@ -48,10 +48,10 @@ _MIN_SHOWN_S = 0.5
 """
 
 
-def split_running_and_waiting_jobs(session: Session) -> tuple[list[Job], list[Job]]:
-    """Returns the running jobs and the waiting jobs, without very short automatic jobs."""
+def list_shown_jobs(session: Session) -> list[Job]:
+    """Returns the running jobs and then the waiting jobs, without very short automatic jobs."""
     requests = session.pending_requests
-    return list(filter(_is_shown, requests.running_jobs)), list(filter(_is_shown, requests.waiting_jobs))
+    return list(filter(_is_shown, [*requests.running_jobs, *requests.waiting_jobs]))
 
 
 def _is_shown(job: Job) -> bool:
@@ -62,12 +62,6 @@ def waiting_text(job: Job) -> str:
     """Returns "waits for" with the job that runs in place of the given one; "" if that job does not wait."""
     awaited_job = job.awaited_job
     return f"waits for {awaited_job.title}" if awaited_job is not None and _is_shown(awaited_job) else ""
-
-
-def search_waiting_text(session: Session) -> str:
-    """Returns the `waiting_text` of the running search; "" if no search runs or waits."""
-    jobs = session.pending_requests.values()
-    return "".join(waiting_text(job) for job in jobs if isinstance(job.request, FindMixedPrecisionConfig))
 
 
 def _time_left_text(job: Job) -> str:
@@ -115,28 +109,20 @@ def short_jobs_line_forms(session: Session, stop_key: str) -> list[Line]:
     Args:
         stop_key: The key that stops jobs.
     """
-    running, waiting = split_running_and_waiting_jobs(session)
-    listed_jobs = running or waiting
-    if not listed_jobs:
+    jobs = list_shown_jobs(session)
+    if not jobs:
         return [[]]
-    waited_for = [job for job in (*running, *waiting) if not job.is_automatic]
-    more_count = len(waited_for) - (listed_jobs[0] in waited_for)
+    more_count = sum(not job.is_automatic for job in jobs[1:])
     more_spans: Line = [(f" +{more_count}", "dim")] if more_count else []
-    return [
-        [(f" {RUNNING_MARK} ", "key"), (text, ""), *more_spans] for text in job_texts(session, listed_jobs[0], stop_key)
-    ]
+    return [[(f" {RUNNING_MARK} ", "key"), (text, ""), *more_spans] for text in job_texts(session, jobs[0], stop_key)]
 
 
 def wide_jobs_line(session: Session, width: int, stop_key: str) -> Line:
-    """Returns a line with the running jobs, their progress bars and the number of waiting jobs. Without jobs, the line
-    is empty."""
-    running_jobs, waiting_jobs = split_running_and_waiting_jobs(session)
-    listed_jobs = running_jobs or waiting_jobs[:1]
-    unlisted_jobs = waiting_jobs if running_jobs else waiting_jobs[1:]
-    verb = "waits" if len(unlisted_jobs) == 1 else "wait"
-    end: Line = [(f"   {job_titles_text(unlisted_jobs)} {verb}", "dim")] if unlisted_jobs else []
-    parts = [_job_bar_spans(session, job, stop_key if index == 0 else "") for index, job in enumerate(listed_jobs)]
-    return clip_line([*(span for part in parts for span in part), *end], width)
+    """Returns a line with the running jobs and their progress bars, then the waiting jobs. Without jobs, the line is
+    empty."""
+    jobs = enumerate(list_shown_jobs(session))
+    parts = [_job_bar_spans(session, job, "" if index else stop_key) for index, job in jobs]
+    return clip_line([span for part in parts for span in part], width)
 
 
 def _job_bar_spans(session: Session, job: Job, stop_key: str) -> Line:
@@ -200,17 +186,13 @@ def _job_state_text(job: Job) -> tuple[str, str]:
         return job.outcome, "dim" if job.outcome == DONE else "warn"
     if job.is_stopping:
         return "is stopping", "warn"
-    if job.begin_time is None:
-        return waiting_text(job) or "waits", "dim"
-    progress = job.progress
-    return (
-        (f"{progress.done}/{progress.total}{_time_left_text(job)}", "key")
-        if progress is not None and progress.total
-        else (waiting_text(job) or "runs", "key")
-    )
+    progress, has_begun = job.progress, job.begin_time is not None
+    if progress is not None and progress.total:
+        return f"{progress.done}/{progress.total}{_time_left_text(job)}", "key"
+    return waiting_text(job) or ("runs" if has_begun else "waits"), "key" if has_begun else "dim"
 
 
-def job_titles_text(jobs: Sequence[Job]) -> str:
+def stopped_jobs_text(jobs: Sequence[Job]) -> str:
     """Returns a phrase for jobs, such as "the search from c3 and 2 others"."""
     first = next((job for job in jobs if not job.is_automatic), jobs[0])
     return f"{first.title} and {counted_noun_text(len(jobs) - 1, 'other')}" if len(jobs) > 1 else first.title
