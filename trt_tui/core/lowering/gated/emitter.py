@@ -23,6 +23,9 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
 Nodes = list[ir.Node]
 """The nodes of a graph under construction, in order."""
 
+Operand = ir.Value | float | Sequence[int]
+"""An input of an operator: a value, or the numbers of a constant."""
+
 
 BranchTensors = ChainMap[str, ir.Value]
 """The tensors of a branch, by their names in the network; absent names are looked up outside the branch."""
@@ -62,7 +65,7 @@ class NodeEmitter:
         self,
         nodes: Nodes,
         operator: str,
-        inputs: Sequence[ir.Value],
+        inputs: Sequence[Operand],
         name_prefix: str,
         *,
         like: ir.Value | None = None,
@@ -71,9 +74,11 @@ class NodeEmitter:
         """Appends an operator with one output and returns the output. Its name begins with ``name_prefix``.
 
         Args:
+            inputs: Values, float32 scalars as numbers, and int64 vectors as sequences.
             like: The value whose type and shape the output has; None to leave both open.
         """
-        node = ir.node(operator, inputs, attributes, name=self.make_unique_name(name_prefix))
+        values = [item if isinstance(item, ir.Value) else self.get_constant(item) for item in inputs]
+        node = ir.node(operator, values, attributes, name=self.make_unique_name(name_prefix))
         output = node.outputs[0]
         output.name = node.name
         if like is not None:
@@ -86,8 +91,7 @@ class NodeEmitter:
         name = operator.lower()
         if self.network.opset < 18:
             return self.add_operator(nodes, operator, [value], name, keepdims=keepdims, axes=axes)
-        axes_value = self.get_array_constant(np.array(axes, np.int64), f"int64/{'/'.join(map(str, axes))}")
-        return self.add_operator(nodes, operator, [value, axes_value], name, keepdims=keepdims)
+        return self.add_operator(nodes, operator, [value, axes], name, keepdims=keepdims)
 
     def add_if_node(
         self,
@@ -141,8 +145,11 @@ class NodeEmitter:
     def add_constant(self, array: np.ndarray, name: str) -> ir.Value:
         return self.add_shared_constant(name, ir.tensor(array))
 
-    def get_scalar_constant(self, number: float) -> ir.Value:
-        return self.get_array_constant(np.array(number, np.float32), f"scalar/{number!r}")
+    def get_constant(self, numbers: float | Sequence[int]) -> ir.Value:
+        """Returns a float32 scalar for a number, or an int64 vector for a sequence."""
+        if isinstance(numbers, Sequence):
+            return self.get_array_constant(np.array(numbers, np.int64), f"int64/{'/'.join(map(str, numbers))}")
+        return self.get_array_constant(np.array(numbers, np.float32), f"scalar/{numbers!r}")
 
     # -- layers of the network ----------------------------------------------------------------------------------
 
@@ -220,7 +227,7 @@ class NodeEmitter:
         returns dequantized values. The DQ after it returns them unchanged.
         """
         if step.computes_scales and step.block_type is not None and step.scale is not None:
-            tensor_scale = self.get_scalar_constant(float(step.scale)) if step.block_type.needs_ranges else None
+            tensor_scale = self.get_constant(float(step.scale)) if step.block_type.needs_ranges else None
             return self.quantize_dequantize_blocks(value, tensor_scale, step.block_type, step.axis, step.shape, nodes)
         if step.scale is None or step.zero_point is None:  # a Cast, or they are computed at run time
             return self.round_to_type(value, step.dtype, nodes)
@@ -235,7 +242,7 @@ class NodeEmitter:
         result = self.add_operator(nodes, operator, [value, *pair], "file", **attributes)
         return result if step.operator == "quantize" else self.round_to_type(result, step.dtype, nodes)
 
-    def round_fp16_sum(self, value: ir.Value, split_factor: ir.Value, nodes: Nodes) -> ir.Value:
+    def round_fp16_sum(self, value: ir.Value, split_factor: ir.Value | float, nodes: Nodes) -> ir.Value:
         """Returns a sum of products with the rounding error of a kernel with an FP16 accumulator.
 
         The sum is rounded by Veltkamp's splitting; `trt_tui.core.lowering.rulebook.veltkamp_split_factor`
@@ -250,8 +257,7 @@ class NodeEmitter:
         """Returns the sum of a layer with its bias added. The bias of a Conv is added along the channels."""
         rank = len(self.network.shape(layer.inputs[1]) or ())
         if layer.op_type != "Gemm":
-            shape = self.get_array_constant(np.array([-1, *[1] * (rank - 2)], np.int64), f"channels/{rank}")
-            bias = self.add_operator(nodes, "Reshape", [bias, shape], "bias")
+            bias = self.add_operator(nodes, "Reshape", [bias, [-1, *[1] * (rank - 2)]], "bias")
         return self.add_operator(nodes, "Add", [value, bias], "biased")
 
     def round_input(self, value: ir.Value, tensor: str, precision: Precision, nodes: Nodes) -> ir.Value:
@@ -277,8 +283,7 @@ class NodeEmitter:
 
     def clamp(self, value: ir.Value, limit: float, nodes: Nodes) -> ir.Value:
         """Returns a value clamped to the interval from ``-limit`` to ``limit``."""
-        low, high = self.get_scalar_constant(-limit), self.get_scalar_constant(limit)
-        return self.add_operator(nodes, "Clip", [value, low, high], "clamped")
+        return self.add_operator(nodes, "Clip", [value, -limit, limit], "clamped")
 
     def quantize_dequantize(
         self, value: ir.Value, scale: ir.Value, quantized_type: QuantizedType, nodes: Nodes
@@ -313,30 +318,20 @@ class NodeEmitter:
             axis: The axis that is divided into blocks, one of the last two.
             shape: The shape of the value; the size of the axis is known.
         """
-        add, number = self.add_operator, self.get_scalar_constant
+        add = self.add_operator
         size, block_size = int(shape[axis] or 0), quantized_type.block_sizes[0]
         inner_sizes = [-1] * (len(shape) - 1 - axis)
 
         def reshape(source: ir.Value, sizes: list[int]) -> ir.Value:
-            target = [0] * axis + sizes + inner_sizes
-            return add(
-                nodes,
-                "Reshape",
-                [
-                    source,
-                    self.get_array_constant(np.array(target, np.int64), f"sizes/{'/'.join(map(str, target))}"),
-                ],
-                "blocks",
-            )
+            return add(nodes, "Reshape", [source, [0] * axis + sizes + inner_sizes], "blocks")
 
         def reduce_blocks(operator: str, source: ir.Value) -> ir.Value:
             reduced = self.add_reduction(nodes, operator, source, axis + 1)
-            axes = self.get_array_constant(np.array([axis + 1], np.int64), f"int64/{axis + 1}")
-            return add(nodes, "Unsqueeze", [reduced, axes], "block")
+            return add(nodes, "Unsqueeze", [reduced, [axis + 1]], "block")
 
         blocks = reshape(value, [size // block_size, block_size])
         amax = reduce_blocks("ReduceMax", add(nodes, "Abs", [blocks], "magnitudes"))
-        limit = number(quantized_type.max_value)
+        limit: ir.Value | float = quantized_type.max_value
         if tensor_scale is not None:
             limit = add(nodes, "Mul", [limit, tensor_scale], "limit")
         ratio = add(nodes, "Div", [amax, limit], "ratio")
@@ -348,8 +343,8 @@ class NodeEmitter:
             scale = add(nodes, "Mul", [scale, tensor_scale], "scale")
         non_finite = reduce_blocks("ReduceMean", add(nodes, "Sub", [blocks, blocks], "differences"))
         scale = add(nodes, "Add", [scale, non_finite], "scale")
-        is_positive = add(nodes, "Greater", [scale, number(0)], "positive")
-        divisor = add(nodes, "Where", [is_positive, scale, number(1)], "divisor")
+        is_positive = add(nodes, "Greater", [scale, 0], "positive")
+        divisor = add(nodes, "Where", [is_positive, scale, 1], "divisor")
         ratio = add(nodes, "Div", [blocks, divisor], "ratio")
         quantized = self._round_to_float_type(ratio, quantized_type.onnx_type, nodes)
         return reshape(add(nodes, "Mul", [quantized, scale], "dequantized"), [size])
@@ -399,10 +394,10 @@ class NodeEmitter:
 
     def round_to_tf32(self, value: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns a value rounded to TF32 by the splitting that `rulebook.TF32_SPLIT` describes."""
-        add, number = self.add_operator, self.get_scalar_constant
-        split = add(nodes, "Mul", [value, number(rulebook.TF32_SPLIT)], "split")
+        add = self.add_operator
+        split = add(nodes, "Mul", [value, rulebook.TF32_SPLIT], "split")
         rounded = add(nodes, "Sub", [split, add(nodes, "Sub", [split, value], "rest")], "tf32")
-        fits = add(nodes, "Less", [add(nodes, "Abs", [value], "size"), number(rulebook.TF32_BOUND)], "fits")
+        fits = add(nodes, "Less", [add(nodes, "Abs", [value], "size"), rulebook.TF32_BOUND], "fits")
         return add(nodes, "Where", [fits, rounded, value], "rounded")
 
     def _round_up_to_power_of_two(self, value: ir.Value, nodes: Nodes) -> ir.Value:
@@ -410,10 +405,10 @@ class NodeEmitter:
 
         Numbers above 1 are divided by 2**30, so that no product overflows.
         """
-        add, number = self.add_operator, self.get_scalar_constant
-        value = add(nodes, "Max", [value, number(_MIN_NORMAL_FLOAT32)], "normal")
-        is_large = add(nodes, "Greater", [value, number(1)], "large")
-        factor = add(nodes, "Where", [is_large, number(2.0**-30), number(1)], "factor")
+        add = self.add_operator
+        value = add(nodes, "Max", [value, _MIN_NORMAL_FLOAT32], "normal")
+        is_large = add(nodes, "Greater", [value, 1], "large")
+        factor = add(nodes, "Where", [is_large, 2.0**-30, 1], "factor")
         small = add(nodes, "Mul", [value, factor], "small")
         power = self._find_power_of_two(small, nodes)
         twice = add(nodes, "Add", [power, power], "twice")
@@ -426,9 +421,9 @@ class NodeEmitter:
         For a number ``c`` it is ``|q - (1 - u) q|`` with ``q = (2**23 + 1) c`` and ``u = 2**-24`` (Rump, "Error
         estimation of floating-point summation and dot product", 2012, `ufp`).
         """
-        add, number = self.add_operator, self.get_scalar_constant
-        product = add(nodes, "Mul", [value, number(2.0**23 + 1)], "product")
-        less = add(nodes, "Mul", [product, number(1 - 2.0**-24)], "less")
+        add = self.add_operator
+        product = add(nodes, "Mul", [value, 2.0**23 + 1], "product")
+        less = add(nodes, "Mul", [product, 1 - 2.0**-24], "less")
         return add(nodes, "Abs", [add(nodes, "Sub", [product, less], "signed")], "power")
 
     def _round_to_float_type(self, value: ir.Value, dtype: ir.DataType, nodes: Nodes) -> ir.Value:
@@ -438,13 +433,13 @@ class NodeEmitter:
         value, divided by 2**m, and no smaller than the step of the smallest normal number. Adding and subtracting 1.5 *
         2**23 steps rounds to a multiple of the step, ties to even.
         """
-        add, number = self.add_operator, self.get_scalar_constant
+        add = self.add_operator
         limits = ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]
         max_value, bits = float(limits.max), int(limits.nmant)
-        clipped = add(nodes, "Clip", [value, number(-max_value), number(max_value)], "clipped")
+        clipped = add(nodes, "Clip", [value, -max_value, max_value], "clipped")
         power = self._find_power_of_two(clipped, nodes)
-        power = add(nodes, "Max", [power, number(float(limits.smallest_normal))], "normal")
-        steps = add(nodes, "Mul", [power, number(1.5 * 2.0 ** (23 - bits))], "steps")
+        power = add(nodes, "Max", [power, float(limits.smallest_normal)], "normal")
+        steps = add(nodes, "Mul", [power, 1.5 * 2.0 ** (23 - bits)], "steps")
         raised = add(nodes, "Add", [clipped, steps], "raised")
         return add(nodes, "Sub", [raised, steps], "codes")
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
+from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes, Operand
 from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter, GroupEmitter
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, MASK_LIMITS
 from trt_tui.core.network.layers import FusionGroup
@@ -144,8 +144,7 @@ class ErrorSumsEmitter(ABC):
         columns = [node.outputs[0] for node in rows]
         nodes.extend(reversed(rows))
         joined = emitter.add_operator(nodes, "Concat", columns, "rows", axis=0)
-        shape = emitter.get_array_constant(np.array([-1, len(ERROR_SUM_COLUMNS)], np.int64), "shape")
-        table = emitter.add_operator(nodes, "Reshape", [joined, shape], "table")
+        table = emitter.add_operator(nodes, "Reshape", [joined, [-1, len(ERROR_SUM_COLUMNS)]], "table")
         results = []
         for name, numbers in row_numbers.items():
             if not numbers:
@@ -243,8 +242,8 @@ class ErrorSumsEmitter(ABC):
             nodes,
             "And",
             [
-                emitter.add_operator(nodes, "Less", [size, emitter.get_scalar_constant(FP16_MIN)], "small"),
-                emitter.add_operator(nodes, "Greater", [size, emitter.get_scalar_constant(0.0)], "nonzero"),
+                emitter.add_operator(nodes, "Less", [size, FP16_MIN], "small"),
+                emitter.add_operator(nodes, "Greater", [size, 0.0], "nonzero"),
             ],
             "under",
         )
@@ -261,8 +260,8 @@ class ErrorSumsEmitter(ABC):
             nodes,
             "And",
             [
-                emitter.add_operator(nodes, "Greater", [magnitudes, emitter.get_scalar_constant(FP16_MAX)], "large"),
-                emitter.add_operator(nodes, "Less", [magnitudes, emitter.get_scalar_constant(np.inf)], "finite"),
+                emitter.add_operator(nodes, "Greater", [magnitudes, FP16_MAX], "large"),
+                emitter.add_operator(nodes, "Less", [magnitudes, np.inf], "finite"),
             ],
             "over",
         )
@@ -280,13 +279,11 @@ class ErrorSumsEmitter(ABC):
             return value
         if tensor not in self._unmasked_flags:
             size = emitter.add_operator(emitter.nodes, "Abs", [emitter.values[tensor]], "size")
-            self._unmasked_flags[tensor] = emitter.add_operator(
-                emitter.nodes, "Less", [size, emitter.get_scalar_constant(FP16_MAX)], "kept"
-            )
+            self._unmasked_flags[tensor] = emitter.add_operator(emitter.nodes, "Less", [size, FP16_MAX], "kept")
         return emitter.add_operator(
             nodes,
             "Where",
-            [self._unmasked_flags[tensor], value, emitter.get_scalar_constant(0.0)],
+            [self._unmasked_flags[tensor], value, 0.0],
             "unmasked",
             like=value,
         )
@@ -299,10 +296,9 @@ class ErrorSumsEmitter(ABC):
         emitter = self._emitter
         if tensor not in emitter.network.value_sized_tensors:
             return test_value
-        reference, start = emitter.values[tensor], emitter.get_array_constant(np.zeros(1, np.int64), "start")
-        flat = emitter.get_array_constant(np.array([-1], np.int64), "flat")
+        reference = emitter.values[tensor]
         size = emitter.add_operator(
-            nodes, "Reshape", [emitter.add_operator(nodes, "Size", [reference], "size"), flat], "size"
+            nodes, "Reshape", [emitter.add_operator(nodes, "Size", [reference], "size"), [-1]], "size"
         )
         zeros = emitter.add_operator(
             nodes, "CastLike", [emitter.add_operator(nodes, "ConstantOfShape", [size], "zeros"), test_value], "zeros"
@@ -310,11 +306,11 @@ class ErrorSumsEmitter(ABC):
         longer = emitter.add_operator(
             nodes,
             "Concat",
-            [emitter.add_operator(nodes, "Reshape", [test_value, flat], "flat"), zeros],
+            [emitter.add_operator(nodes, "Reshape", [test_value, [-1]], "flat"), zeros],
             "longer",
             axis=0,
         )
-        cut = emitter.add_operator(nodes, "Slice", [longer, start, size], "cut")
+        cut = emitter.add_operator(nodes, "Slice", [longer, [0], size], "cut")
         shape = emitter.add_operator(nodes, "Shape", [reference], "shape")
         return emitter.add_operator(nodes, "Reshape", [cut, shape], "aligned", like=reference)
 
@@ -325,7 +321,7 @@ class ErrorSumsEmitter(ABC):
         return self._emitter.add_operator(
             nodes,
             "Where",
-            [self._presence_masks[tensor], value, self._emitter.get_scalar_constant(0.0)],
+            [self._presence_masks[tensor], value, 0.0],
             "unpadded",
             like=value,
         )
@@ -345,8 +341,7 @@ class ErrorSumsEmitter(ABC):
         return self._reshape_to_one_element(result, nodes)
 
     def _reshape_to_one_element(self, value: ir.Value, nodes: Nodes) -> ir.Value:
-        single = self._emitter.get_array_constant(np.array([1], np.int64), "single")
-        return self._emitter.add_operator(nodes, "Reshape", [value, single], "single")
+        return self._emitter.add_operator(nodes, "Reshape", [value, [1]], "single")
 
     def _emit_max_magnitude(self, tensor: ir.Value, nodes: Nodes) -> ir.Value:
         negated_minimum = self._emitter.add_operator(
@@ -523,7 +518,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
     # -- choices ------------------------------------------------------------------------------------------------
 
     def _emit_comparison(self, value: ir.Value, bound: float, name: str, nodes: Nodes) -> ir.Value:
-        return self._emitter.add_operator(nodes, "Less", [value, self._emitter.get_scalar_constant(bound)], name)
+        return self._emitter.add_operator(nodes, "Less", [value, bound], name)
 
     def _emit_zeros(self, zeros: np.ndarray) -> tuple[ir.Value, Nodes]:
         nodes: Nodes = []
@@ -678,38 +673,32 @@ def emit_error_sums_per_sample(
     """
     nodes = emitter.nodes
 
-    def add_operator(operator: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
+    def add_operator(operator: str, *inputs: Operand, **attributes: Any) -> ir.Value:
         return emitter.add_operator(nodes, operator, inputs, operator.lower(), **attributes)
 
     def reshape_to_rows(value: ir.Value) -> ir.Value:
         wide = add_operator("Cast", value, to=int(ir.DataType.DOUBLE))
-        return add_operator("Reshape", wide, emitter.get_array_constant(np.array([0, -1], np.int64), "rows"))
+        return add_operator("Reshape", wide, [0, -1])
 
     def emit_row_maximum(value: ir.Value) -> ir.Value:
         """Emits the maximum of each row in two steps, because the CUDA provider reduces each row in a single thread
         block."""
         part = _find_chunk_length(emitter.network, compared_tensor)
-        split = add_operator(
-            "Reshape", value, emitter.get_array_constant(np.array([0, -1, part], np.int64), f"parts/{part}")
-        )
+        split = add_operator("Reshape", value, [0, -1, part])
         row_maximum = emitter.add_reduction(nodes, "ReduceMax", emitter.add_reduction(nodes, "ReduceMax", split, 2), 1)
-        return add_operator("Reshape", row_maximum, emitter.get_array_constant(np.array([-1, 1], np.int64), "column"))
+        return add_operator("Reshape", row_maximum, [-1, 1])
 
-    last = emitter.get_array_constant(np.array([1], np.int64), "int64/1")
     for axis, start, stop in compared_tensor.slices:
-        ends = [
-            emitter.get_array_constant(np.array([number], np.int64), f"int64/{number}")
-            for number in (start, np.iinfo(np.int64).max if stop is None else stop, axis)
-        ]
-        test_value = add_operator("Slice", test_value, *ends)
+        end = np.iinfo(np.int64).max if stop is None else stop
+        test_value = add_operator("Slice", test_value, [start], [end], [axis])
     test_rows = reshape_to_rows(test_value)
     difference = add_operator("Sub", test_rows, reshape_to_rows(reference_value))
     size = add_operator("Abs", difference)
     columns = {
-        name: add_operator("ReduceSum", add_operator("Mul", row_values, row_values), last, keepdims=1)
+        name: add_operator("ReduceSum", add_operator("Mul", row_values, row_values), [1], keepdims=1)
         for name, row_values in (("diff2", difference), ("test2", test_rows))
     }
-    columns |= {"diff1": add_operator("ReduceSum", size, last, keepdims=1), "diff_max": emit_row_maximum(size)}
+    columns |= {"diff1": add_operator("ReduceSum", size, [1], keepdims=1), "diff_max": emit_row_maximum(size)}
     result = add_operator("Concat", *(columns[name] for name in SAMPLE_SUM_COLUMNS), axis=1)
     result.type, result.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([None, len(SAMPLE_SUM_COLUMNS)])
     return result

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
+from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes, Operand
 from trt_tui.core.lowering.gated.gated_graph import GatedGraphInputs
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
@@ -203,13 +203,13 @@ class GroupBody(ABC):
         refuse that operator.
         """
 
-        def add_operator(operator: str, *inputs: ir.Value) -> ir.Value:
+        def add_operator(operator: str, *inputs: Operand) -> ir.Value:
             return self.emitter.add_operator(self.nodes, operator, inputs, operator.lower())
 
         mean = self.emitter.add_reduction(
             self.nodes, "ReduceMean", add_operator("Mul", source, source), *range(normalisation.axis, 0), keepdims=1
         )
-        root = add_operator("Sqrt", add_operator("Add", mean, self.emitter.get_scalar_constant(normalisation.epsilon)))
+        root = add_operator("Sqrt", add_operator("Add", mean, normalisation.epsilon))
         add_operator("Mul", add_operator("Div", source, root), scale)
 
 
@@ -529,8 +529,7 @@ class _PrecisionBranch(PrecisionBody):
         )
 
     def _round_fp16_sum(self, value: ir.Value, rounding_count: int, nodes: Nodes) -> ir.Value:
-        factor = self.emitter.get_scalar_constant(rulebook.veltkamp_split_factor(rounding_count))
-        return self.emitter.round_fp16_sum(value, factor, nodes)
+        return self.emitter.round_fp16_sum(value, rulebook.veltkamp_split_factor(rounding_count), nodes)
 
     def add_bias_after_rounding(self, layer: Layer, node: ir.Node, bias_index: int, rounding_count: int) -> ir.Value:
         """Implements `PrecisionBody.add_bias_after_rounding`. A gate of the group requests FP16 accumulation."""
