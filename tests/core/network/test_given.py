@@ -168,6 +168,8 @@ def test_what_is_touched_loses_its_own_and_the_rest_stays(given, backend):
     for touched, config, values in zip(samples, configs, gated, strict=True):
         lowered = ir.to_proto(lower_from_source_model(network, config, ranges).model)
         onnx.checker.check_model(lowered, full_check=True)
+        read = {name for node in lowered.graph.node for name in node.input} | {one.name for one in lowered.graph.output}
+        assert [node.name for node in lowered.graph.node if read.isdisjoint(node.output)] == []
         if (
             network.opset == model.opset_import[0].version == lowered.opset_import[0].version
             and not network.source_model.node_refusals

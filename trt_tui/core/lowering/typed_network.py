@@ -761,7 +761,7 @@ class _SourceModelLowering(TypedLowering):
         self.values_by_name = {
             value.name or "": value for value in (*self.graph.inputs, *self.graph.initializers.values(), *node_outputs)
         }
-        self.read_values = [value for value in self.values_by_name.values() if value.uses()]
+        self.read_values = [value for value in self.values_by_name.values() if value.uses() or value.is_graph_output()]
         self.unquantized_constants: dict[str, ir.Value] = {}
 
     def lower_network(self) -> TypedNetwork:
@@ -856,6 +856,7 @@ class _SourceModelLowering(TypedLowering):
                     self.types[old.name] = dtype
             self.values_by_name[name] = output
         self.graph.append(node)
+        self.read_values += node.outputs
         return node
 
     # -- inputs of changed layers --------------------------------------------------------------------------------

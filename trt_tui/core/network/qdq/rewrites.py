@@ -305,8 +305,7 @@ def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
     if not has_half_precision(graph):
         return
     conversion.has_changes = True
-    tensor_names = FreshNames(graph)
-    node_names = FreshNames(graph, taken_names=(node.name for node in graph if node.name))
+    names = FreshNames(graph, taken_names=(node.name for node in graph if node.name))
     inputs = [value for value in graph.inputs if value.dtype in _HALF_TYPES]
     output_types = {id(value): value.dtype for value in graph.outputs if value.dtype in _HALF_TYPES}
     for value, tensor in list(_iterate_half_initializers(graph)):
@@ -329,8 +328,8 @@ def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
             "Cast",
             [value],
             {"to": int(ir.DataType.FLOAT)},
-            name=node_names.make_unique_name(f"{value.name}__to_fp32"),
-            outputs=[ir.val(tensor_names.make_unique_name(f"{value.name}__fp32"), ir.DataType.FLOAT, value.shape)],
+            name=names.make_unique_name(f"{value.name}__to_fp32"),
+            outputs=[ir.val(names.make_unique_name(f"{value.name}__fp32"), ir.DataType.FLOAT, value.shape)],
         )
         conversion.added_nodes.add(cast.name or "")
         conversion.source_tensors[value_name(cast.outputs[0])] = value.name or ""
@@ -342,13 +341,13 @@ def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
         if dtype is None or value in inputs:
             continue
         name = value.name
-        value.name = tensor_names.make_unique_name(f"{name}__fp32")
+        value.name = names.make_unique_name(f"{name}__fp32")
         conversion.source_tensors[value.name] = name or ""
         cast = ir.node(
             "Cast",
             [value],
             {"to": int(dtype)},
-            name=node_names.make_unique_name(f"{name}__to_output_type"),
+            name=names.make_unique_name(f"{name}__to_output_type"),
             outputs=[ir.val(name, dtype, value.shape)],
         )
         conversion.added_nodes.add(cast.name or "")
