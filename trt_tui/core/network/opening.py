@@ -113,7 +113,7 @@ def open_model(path: Path) -> OpenedModel:
             "values: TensorRT accepts no other form."
         )
     has_file_types = rewrites.has_half_precision(model.graph) or any(is_dequantize(node) for node in model.graph)
-    original_model = _copy_model(model) if has_file_types else None
+    original_model = model.clone() if has_file_types else None
     conversion = rewrites.Fp32Conversion(opened_model.quantized_ranges, notes=opened_model.notes)
     rewrites.remove_qdq_pairs(model.graph, conversion)
     _drop_unused_weights(opened_model)
@@ -220,20 +220,6 @@ def quantized_weights_note(source_model: SourceModel) -> str:
         "quantization error is unknown, and FP32 means the dequantized weights; name the original network with "
         "--reference FP32.onnx."
     )
-
-
-def _copy_model(model: ir.Model) -> ir.Model:
-    """Copies a model and the type objects of its values. A clone would share these objects with the original."""
-    copy = model.clone()
-    for graph in (copy.graph, *copy.graph.subgraphs()):
-        for value in (
-            *graph.inputs,
-            *graph.initializers.values(),
-            *(output for node in graph for output in node.outputs),
-        ):
-            if isinstance(value.type, ir.TensorType):
-                value.type = ir.TensorType(value.type.dtype)
-    return copy
 
 
 def _add_subgraph_output_identities(model: ir.Model) -> None:

@@ -18,6 +18,7 @@ are refused, and so is a DequantizeLinear on an INT32 bias (TensorRT developer g
 - An operator in a float type without a kernel (`operators.UNSUPPORTED_FLOAT_TYPES`): computed in FP32.
 """
 
+import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -309,7 +310,7 @@ def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
     inputs = [value for value in graph.inputs if value.dtype in _HALF_TYPES]
     output_types = {id(value): value.dtype for value in graph.outputs if value.dtype in _HALF_TYPES}
     for value, tensor in list(_iterate_half_initializers(graph)):
-        value.const_value, value.dtype = _convert_to_float32(tensor), ir.DataType.FLOAT
+        value.const_value, value.type = _convert_to_float32(tensor), ir.TensorType(ir.DataType.FLOAT)
     for node in graph.all_nodes():
         for attribute in list(node.attributes.values()):
             if _states_half_type(node, attribute):
@@ -321,6 +322,7 @@ def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
         *(value for subgraph in graph.subgraphs() for value in (*subgraph.inputs, *subgraph.outputs)),
     ):
         if value.dtype in _HALF_TYPES:
+            value.type = copy.deepcopy(value.type)  # a clone of the file shares it
             value.dtype = ir.DataType.FLOAT
     for value in inputs:
         uses = tuple(value.uses())
