@@ -8,11 +8,9 @@ from functools import partial, partialmethod
 from textual import on
 from textual.widgets import Input
 
-from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.network.layer_tree import GroupRow, Scope, UngroupedRow
 from trt_tui.core.report.glossary import Term
 from trt_tui.formatting import escape_hidden_characters, run_title
-from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import Precondition, shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
@@ -198,10 +196,6 @@ class ViewController(Presenter):
     """The part of the main screen for views, row colours, row order, pane sizes and charts."""
 
     _chart_index = 0
-
-    def draw_received_details(self, event: ev.ValueMeasured) -> None:
-        if event.kind in (GROUP_DETAILS, ev.REMEDIES) and self.is_cursor_resting:
-            self.draw_detail_pane()
 
     def do_view(self) -> None:
         """Switches to the next view: tree, worst first or blocks."""

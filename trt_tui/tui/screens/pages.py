@@ -612,8 +612,6 @@ class SearchResultPage(ScrolledPage):
     def __init__(self, session: Session, tree_model: TreeModel, search_status: SearchStatus) -> None:
         super().__init__()
         self.session, self.tree_model, self._newest = session, tree_model, search_status
-        self.search_status = replace(search_status)
-        self.options: tuple[SearchOption, ...] = ()
         self._cursor_index, self._has_cut_checks, self._lists_changes, self._has_folded_changes = 0, False, False, False
         self._load_newest_result()
 
@@ -714,9 +712,8 @@ class SearchResultPage(ScrolledPage):
         self.update_lines()
 
     def _request_preview(self) -> None:
-        if self.session.is_searching:
-            return  # the search uses the builder of the previews
-        self.session.request_preview(self.selected_search_option.config, with_effects=False)
+        if not self.session.is_searching:  # the search uses the builder of the previews
+            self.session.request_preview(self.selected_search_option.config, with_effects=False)
 
     def action_choose(self) -> None:
         """Closes the page with the selected config, unless it is the current one."""
