@@ -349,9 +349,8 @@ def _find_output_types(
         return [ir.DataType(output) if output else types.get(node.inputs[1].name or "", declared_types[0])]
     if is_quantize(node):
         return [read_qdq_step(node).dtype, *declared_types[1:]]
-    if node.op_type == "Constant" and node.domain == "":
-        constant = stored_tensor(node.outputs[0])
-        return [constant.dtype if constant is not None else declared_types[0]]
+    if (constant := stored_tensor(node.outputs[0])) is not None:
+        return [constant.dtype]
     if subgraphs := list_subgraphs(node):  # the body of a Loop returns a condition first
         results = subgraphs[0].outputs[1 if node.op_type == "Loop" else 0 :]
         return [result.dtype or dtype for result, dtype in zip(results, declared_types, strict=False)]
