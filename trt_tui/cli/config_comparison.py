@@ -155,7 +155,11 @@ def _comparison_sections(outline: NetworkOutline, compared_configs: Sequence[Com
     ]
     differences = _config_difference_rows(outline, compared_configs)
     kernels = [
-        [f"{compared_configs[0].name} and {name}: {change.kernel_counts_text}", *change.diff_lines(_MAX_LISTED_KERNELS)]
+        [
+            f"{compared_configs[0].name} and {name}: kernels ({change.source}): {change.kernels_before} and "
+            f"{change.kernels_after}, {len(change.removed)} lost, {len(change.added)} gained",
+            *change.diff_lines(_MAX_LISTED_KERNELS),
+        ]
         for name, change in _list_kernel_changes(compared_configs)
     ]
     return [

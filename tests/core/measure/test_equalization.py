@@ -272,9 +272,11 @@ def test_even_channels_are_left_alone_if_nothing_is_gained(opened, backend, tmp_
     for gain_of_held_out, offered in ((0.5, True), (2.0, False)):
 
         def measure(changed, feeds, progress, gain=gain_of_held_out):
-            held_out = feeds[0] == 3
-            noise = (gain if held_out else 0.5) if changed.get_moves(EqualizationMove) else 1.0
-            return np.full((8, 1), noise), np.full((8, 1), 100.0)
+            noise = np.ones((8, 1))
+            if changed.get_moves(EqualizationMove):
+                noise[:] = 0.5
+                noise[3::4] = gain  # every fourth sample is held out
+            return noise, np.full((8, 1), 100.0)
 
         assert (proposal(context_of(network, samples, backend, config, judged=measure)) is not None) is offered
 

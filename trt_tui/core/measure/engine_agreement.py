@@ -441,14 +441,6 @@ class KernelDiff:
     removed: tuple[Kernel, ...]
     added: tuple[Kernel, ...]
 
-    @property
-    def kernel_counts_text(self) -> str:
-        """The kernel counts in one line: ``kernels (preview RTX 1.7, SM89): 5 and 7, 1 lost, 3 gained``."""
-        return (
-            f"kernels ({self.source}): {self.kernels_before} and {self.kernels_after}, {len(self.removed)} lost, "
-            f"{len(self.added)} gained"
-        )
-
     def diff_lines(self, max_kernels: int) -> list[str]:
         """Returns one line for each removed (``-``) and added (``+``) kernel.
 

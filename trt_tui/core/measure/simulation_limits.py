@@ -232,8 +232,6 @@ class FailedRunOutputs(dict[str, np.ndarray]):
         caveat: The reason of the failure.
     """
 
-    caveat: Caveat
-
     def __init__(self, expected: Mapping[str, np.ndarray], caveat: Caveat) -> None:
         super().__init__((name, _make_mismatching_array(array)) for name, array in expected.items())
         self.caveat = caveat

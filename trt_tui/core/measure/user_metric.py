@@ -177,7 +177,6 @@ class MetricScorer:
         self.output_names = tuple(output_names)
         self._reference_draws: dict[tuple[int, ...], list[dict[str, float]]] = {}
         self._reference_metrics: dict[tuple[int, ...], dict[str, float]] = {}
-        self._meaningless_cache: dict[tuple[int, ...], dict[str, dict[str, float]]] = {}
 
     def compute_metric(self, feed_outputs: FeedOutputs, feed_indices: Sequence[int]) -> dict[str, float]:
         """Returns the metric and its parts for the outputs of some feeds, headline first.
@@ -228,36 +227,33 @@ class MetricScorer:
 
         A key is absent if the metric fails on these outputs, or if there is only one sample to shuffle.
         """
-        key = tuple(feed_indices)
-        if key not in self._meaningless_cache:
-            outputs = [self._reference(feed) for feed in feed_indices]
-            joined_outputs, labels = self._join_outputs_and_labels(outputs, feed_indices)
-            count = self._count_samples_if_separable(joined_outputs, labels, feed_indices)
-            other_samples = pair_each_sample_with_another(count or len(feed_indices))
-            metrics_by_kind: dict[str, dict[str, float]] = {}
-            with contextlib.suppress(InputError):
-                if count > 1:
-                    metrics_by_kind[SHUFFLED] = self._metric(
-                        {name: array[other_samples] for name, array in joined_outputs.items()}, labels
-                    )
-                elif len(feed_indices) > 1:
-                    metrics_by_kind[SHUFFLED] = self.compute_metric(
-                        [outputs[position] for position in other_samples], feed_indices
-                    )
-            with contextlib.suppress(InputError):
-                rng = np.random.default_rng(len(feed_indices))
-                metrics_by_kind[SCRAMBLED] = self.compute_metric(
-                    [
-                        {
-                            name: rng.permutation(arrays[name].ravel()).reshape(arrays[name].shape)
-                            for name in self.output_names
-                        }
-                        for arrays in outputs
-                    ],
-                    feed_indices,
+        outputs = [self._reference(feed) for feed in feed_indices]
+        joined_outputs, labels = self._join_outputs_and_labels(outputs, feed_indices)
+        count = self._count_samples_if_separable(joined_outputs, labels, feed_indices)
+        other_samples = pair_each_sample_with_another(count or len(feed_indices))
+        metrics_by_kind: dict[str, dict[str, float]] = {}
+        with contextlib.suppress(InputError):
+            if count > 1:
+                metrics_by_kind[SHUFFLED] = self._metric(
+                    {name: array[other_samples] for name, array in joined_outputs.items()}, labels
                 )
-            self._meaningless_cache[key] = metrics_by_kind
-        return self._meaningless_cache[key]
+            elif len(feed_indices) > 1:
+                metrics_by_kind[SHUFFLED] = self.compute_metric(
+                    [outputs[position] for position in other_samples], feed_indices
+                )
+        with contextlib.suppress(InputError):
+            rng = np.random.default_rng(len(feed_indices))
+            metrics_by_kind[SCRAMBLED] = self.compute_metric(
+                [
+                    {
+                        name: rng.permutation(arrays[name].ravel()).reshape(arrays[name].shape)
+                        for name in self.output_names
+                    }
+                    for arrays in outputs
+                ],
+                feed_indices,
+            )
+        return metrics_by_kind
 
     def _count_samples_if_separable(
         self, joined_outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray], feed_indices: Sequence[int]

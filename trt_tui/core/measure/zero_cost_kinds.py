@@ -602,27 +602,17 @@ def _find_quantized_types(network: Network, config: PrecisionConfig) -> dict[str
 class JudgedErrors:
     """The judged errors of configs, on the samples that choose and on those that are held out.
 
-    If there are fewer than `HELD_OUT_STEP` feeds, the samples inside the feeds are divided. If there are fewer samples
-    too, all samples serve both purposes.
+    If there are fewer than `HELD_OUT_STEP` samples, all samples serve both purposes.
 
     Args:
         progress: A callback after each feed of a config.
     """
 
     def __init__(self, context: ProposalContext, progress: RunProgress) -> None:
-        measurement = context.judged_measurement
-        self._measurement, self._find_or_measure, self._progress = measurement, context.find_or_measure, progress
-        self._budget, self._reserved_configs = context.budget, set[PrecisionConfig]()
-        self._errors: dict[tuple[PrecisionConfig, bool], float] = {}
-        self._splits_feeds = len(measurement.feeds) >= HELD_OUT_STEP
-        self._feeds = {
-            held_out: tuple(
-                feed
-                for index, feed in enumerate(measurement.feeds)
-                if not self._splits_feeds or _is_held_out(index) is held_out
-            )
-            for held_out in (False, True)
-        }
+        self._measurement, self._find_or_measure = context.judged_measurement, context.find_or_measure
+        self._progress, self._budget = progress, context.budget
+        self._reserved_configs = set[PrecisionConfig]()
+        self._errors: dict[PrecisionConfig, tuple[float, ...]] = {}
 
     def reserve_configs(self, configs: Iterable[PrecisionConfig]) -> bool:
         """Reserves budget for some configs; returns False if it does not suffice. Each config counts once."""
@@ -634,31 +624,24 @@ class JudgedErrors:
 
     def measure_judged_error(self, config: PrecisionConfig, held_out: bool = False) -> float:
         """Returns the judged error of a config: Σ(test-ref)² / Σref², summed over the judged outputs."""
-        if (config, held_out) not in self._errors:
-            feeds = self._feeds[held_out]
+        if config not in self._errors:
+            measurement = self._measurement
             stored = self._find_or_measure(
-                f"sample errors {feeds}",
+                f"sample errors {measurement.feeds}",
                 config,
                 list[list[list[float]]],
                 lambda: [
-                    sums.tolist() for sums in self._measurement.measure_sample_errors(config, feeds, self._progress)
+                    sums.tolist()
+                    for sums in measurement.measure_sample_errors(config, measurement.feeds, self._progress)
                 ],
             )
             noise, signal = (np.array(sums, np.float64) for sums in stored)
-            for flag in (held_out,) if self._splits_feeds else (False, True):
-                rows = [
-                    index
-                    for index in range(len(noise))
-                    if self._splits_feeds or len(noise) < HELD_OUT_STEP or _is_held_out(index) is flag
-                ]
-                self._errors[config, flag] = float(
-                    compute_noise_to_signal_ratios(noise[rows].sum(0), signal[rows].sum(0)).sum()
-                )
-        return self._errors[config, held_out]
-
-
-def _is_held_out(index: int) -> bool:
-    return index % HELD_OUT_STEP == HELD_OUT_STEP - 1
+            is_held_out = np.arange(len(noise)) % HELD_OUT_STEP == HELD_OUT_STEP - 1
+            parts = (~is_held_out, is_held_out) if is_held_out.any() else (~is_held_out, ~is_held_out)
+            self._errors[config] = tuple(
+                float(compute_noise_to_signal_ratios(noise[rows].sum(0), signal[rows].sum(0)).sum()) for rows in parts
+            )
+        return self._errors[config][held_out]
 
 
 Moves = dict[str, EqualizationMove]
