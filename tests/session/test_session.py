@@ -448,6 +448,8 @@ def test_a_config_file_brings_the_doubt_in_its_config(session, tmp_path, change,
     assert second_outcome.outcome is outcome
     assert (doubt.text in second_outcome.reasons) is (outcome is not Outcome.PASS)
     assert bool(second.missed_target_reasons(second.config)) is (outcome is not Outcome.PASS)
+    rows = [line for line in comparison_text(second).splitlines() if line.startswith(("INT8  ", "config  "))]
+    assert rows[-1].endswith(f"  {outcome.value}")
 
 
 def test_ranges_of_other_weights_are_measured_anew(session, tmp_path):

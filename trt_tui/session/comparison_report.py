@@ -271,7 +271,7 @@ def _choose_runs_with_group_lines(session: SessionState) -> list[str]:
     missed_runs = [
         run
         for run, accuracy in accuracies.items()
-        if (result := session.target_outcome(accuracy)) is None or not result.passes
+        if (result := session.target_outcome(accuracy, session.get_run_config(run))) is None or not result.passes
     ]
     return missed_runs or list(accuracies)[-1:]
 
@@ -287,7 +287,7 @@ def _target_outcome_text(session: SessionState, run: str, accuracy: Accuracy) ->
     config = session.get_run_config(run)
     if not reduces_precision(session.opened_network.outline, config):
         return "all in FP32"
-    result = session.target_outcome(accuracy)
+    result = session.target_outcome(accuracy, config)
     texts = [result.outcome.value if result is not None else ""]
     if leaves_quantized_precision_unused(session.opened_network.outline, config):
         texts.append(f"nothing in {config.quantized.label}")
@@ -619,7 +619,7 @@ def stage_section(session: SessionState) -> Section:
             )
             texts = filter(None, [graph_text, *engine.profile_latency_lines, engine.measurement_note])
             engine_parts.append([f"{name}: {text}" for text in texts])
-    results = {stage.run.name: session.target_outcome(accuracy) for stage, accuracy in stages}
+    results = {stage.run.name: session.target_outcome(accuracy, stage.run.config) for stage, accuracy in stages}
     lines += [f"{name}: {result.text}" for name, result in results.items() if result is not None and result.reasons]
     return Section(
         "Stages",
@@ -648,7 +648,7 @@ def _stage_row(
     mark = formatting.SIMULATED_MARK if stage.run.kind is RunKind.SIMULATED_CONFIG else ""
     run_result = session.results.find_stage_result(stage)
     engine = run_result if isinstance(run_result, EngineResult) else None
-    result = session.target_outcome(accuracy)
+    result = session.target_outcome(accuracy, stage.run.config)
     texts = [result.outcome.value if result is not None else ""]
     if engine is not None and not engine.is_built_as_requested:
         texts.append("otherwise")
@@ -693,7 +693,7 @@ def comparison_record(session: SessionState) -> dict[str, Any]:
     )
     mode, stability = session.execution_mode, session.results.find_value(STABILITY, None)
     stages = [
-        stage_record(stage, accuracy) | target_outcome_record(session.target_outcome(accuracy))
+        stage_record(stage, accuracy) | target_outcome_record(session.target_outcome(accuracy, stage.run.config))
         for stage, accuracy in session.list_stage_accuracies()
     ]
     record |= drop_missing_values(

@@ -564,9 +564,19 @@ class SessionState:
         """The accuracy targets of the session as text, as files contain them."""
         return TOLERANCE_SEPARATOR.join(target.text for target in self.targets)
 
-    def target_outcome(self, accuracy: Accuracy | None) -> TargetOutcome | None:
-        """Returns the pass or fail of an accuracy against the targets, with reasons; None for an unknown accuracy."""
-        return judge_accuracy(self.targets, accuracy) if accuracy is not None else None
+    def target_outcome(self, accuracy: Accuracy | None, config: PrecisionConfig | None = None) -> TargetOutcome | None:
+        """Returns the pass or fail of an accuracy against the targets, with reasons; None for an unknown accuracy.
+
+        Args:
+            config: The config if the accuracy is that of one of its runs. Checks that it missed in a search then count.
+        """
+        if accuracy is None or config is None:
+            return judge_accuracy(self.targets, accuracy) if accuracy is not None else None
+        accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
+        outcomes = self.config_target_outcomes(config).items()
+        return next(
+            (outcome for kind, outcome in outcomes if accuracies[kind] is accuracy), self.target_outcome(accuracy)
+        )
 
     def missed_target_reasons(self, config: PrecisionConfig) -> dict[RunKind, str]:
         """Returns the reasons why a config misses an explicit target, by kind of run; empty if it does not.

@@ -393,7 +393,9 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
     elif row.kind == "fp32" and row.values.accuracy is None:
         origin = "The reference has no error."
     else:
-        origin = _simulation_origin(session, row_name, row.values.accuracy, _find_column_target(session, column))
+        origin = _simulation_origin(
+            session, row_name, row.values.accuracy, _find_column_target(session, column), config if row.run else None
+        )
     if column.title == "output":
         quiet_text = _make_sentence(quiet_part_text(session, row.values.accuracy))
         words, origin = ["judged output"], f"{origin} {quiet_text}".rstrip()
@@ -469,13 +471,19 @@ def _interval_text(accuracy: Accuracy | None, target: Target | None) -> str:
     return target.confidence_interval_text(accuracy) if accuracy is not None and target is not None else ""
 
 
-def _simulation_origin(session: Session, config: str, accuracy: Accuracy | None, target: Target | None = None) -> str:
+def _simulation_origin(
+    session: Session,
+    title: str,
+    accuracy: Accuracy | None,
+    target: Target | None = None,
+    config: PrecisionConfig | None = None,
+) -> str:
     if accuracy is None:
-        return value_origin_text(config, _missing_value_text(session))
+        return value_origin_text(title, _missing_value_text(session))
     backend = session.backend_summary.name if session.backend_summary is not None else "ONNX Runtime"
-    outcome = session.target_outcome(accuracy) if target is not None else None
+    outcome = session.target_outcome(accuracy, config) if target is not None else None
     return value_origin_text(
-        config,
+        title,
         f"simulated in {backend} against {session.reference_name}",
         _sample_count_text(session, accuracy.samples),
         _interval_text(accuracy, target),
