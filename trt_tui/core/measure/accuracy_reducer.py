@@ -101,10 +101,10 @@ class AccuracyReducer:
         reference = self._get_reference(feed_index)
         if isinstance(outputs, FailedRunOutputs):
             self._failures.append(outputs.caveat)
-        if feed_index not in self._judged_feeds:
-            self._add_nonfinite_of_searched_feed(feed_index, outputs, reference)
-            return
+        is_judged = feed_index in self._judged_feeds
         for judged_output in self.judged_outputs:
+            if not is_judged and (judged_output.kind == INTEGER_KIND or judged_output.tensor not in outputs):
+                continue
             expected = take_judged_slice(reference[judged_output.tensor], judged_output)
             if precomputed_sums and judged_output.name in precomputed_sums:
                 columns = precomputed_sums[judged_output.name].T
@@ -119,6 +119,8 @@ class AccuracyReducer:
             got = take_judged_slice(outputs[judged_output.tensor], judged_output)
             if judged_output.kind == INTEGER_KIND:
                 self.bootstrap_sampler.add_integer_output(judged_output.name, expected, got, rows)
+                continue
+            if expected.shape != got.shape and not is_judged:
                 continue
             if expected.shape != got.shape:
                 raise TrtTuiError(
@@ -137,38 +139,12 @@ class AccuracyReducer:
                 )
                 sums["count"] = flatten_each_sample(counted, rows).sum(1)
             self._add_error_sums(feed_index, judged_output.name, sums, rows)
-            if judged_output is self._classifier_output:
+            if judged_output is self._classifier_output and is_judged:
                 top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
                 self.bootstrap_sampler.agreements.append((top == now).astype(np.float64)[:, None])
-        if self._metric_scorer is not None:
+        if self._metric_scorer is not None and is_judged:
             self.metric_outputs[feed_index] = {name: outputs[name] for name in self._metric_scorer.output_names}
-        self.added_samples += rows
-
-    def _add_nonfinite_of_searched_feed(
-        self, feed_index: int, outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]
-    ) -> None:
-        """Adds the NaN and Inf in the outputs of a calibration feed at the elements with a finite reference."""
-        rows = self._samples.count_samples_of_feed(feed_index)
-        for judged_output in self.judged_outputs:
-            if judged_output.kind == INTEGER_KIND or judged_output.tensor not in outputs:
-                continue
-            expected, got = (
-                take_judged_slice(arrays[judged_output.tensor], judged_output) for arrays in (reference, outputs)
-            )
-            if expected.shape != got.shape:
-                continue
-            counted = find_unmasked_elements(
-                judged_output, self._samples, feed_index, reference[judged_output.tensor], outputs[judged_output.tensor]
-            )
-            broken = ~np.isfinite(got) & np.isfinite(expected) & (True if counted is None else counted)
-            if not broken.any():
-                continue
-            sums = self.error_sums[judged_output.name]
-            sums.nan, sums.inf = sums.nan + np.isnan(got[broken]).sum(), sums.inf + np.isinf(got[broken]).sum()
-            sums.diff2 = math.nan
-            row = int(flatten_each_sample(broken, rows).any(axis=1).argmax())
-            if self.worst_samples.get(judged_output.name, (None, math.inf))[1] > -math.inf:
-                self.worst_samples[judged_output.name] = self._samples.sample_name(feed_index, row), -math.inf
+        self.added_samples += rows * is_judged
 
     def _add_error_sums(
         self,
@@ -179,17 +155,25 @@ class AccuracyReducer:
     ) -> None:
         """Adds the error sums of a judged output over one feed, and updates its worst sample.
 
+        Of a feed that is not judged only NaN and Inf count.
+
         Args:
             sums: The sums of each row, by name; see `error_metrics.compute_error_sums_by_name`.
         """
         pooled = {name: values.max() if name.endswith("_max") else values.sum() for name, values in sums.items()}
+        is_judged = feed_index in self._judged_feeds
+        if not is_judged:
+            pooled = {"nan": pooled.get("nan", 0), "inf": pooled.get("inf", 0), "diff2": math.nan}
+            if not pooled["nan"] + pooled["inf"]:
+                return
         self.error_sums[output_name].merge_sums(pooled)
         if feed_index in self._compared_feeds:
             self._compared_sums[output_name].merge_sums(pooled)
         sample_sums = np.stack([sums[name] for name in error_metrics.SAMPLE_SUMS], axis=1)
         if len(sample_sums) != sample_count:
             sample_sums = sample_sums.sum(0, keepdims=True)
-        self.bootstrap_sampler.add_float_output_sums(output_name, sample_sums)
+        if is_judged:
+            self.bootstrap_sampler.add_float_output_sums(output_name, sample_sums)
         if len(sample_sums) == sample_count:
             sqnrs_db = error_metrics.compute_sqnr_db_by_sample(sample_sums)
             lowest = int(np.argmin(np.where(np.isnan(sqnrs_db), np.inf, sqnrs_db)))
