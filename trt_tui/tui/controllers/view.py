@@ -108,8 +108,9 @@ class NavigationController(Presenter):
         )
 
     def do_next_bad(self) -> None:
-        has_several_groups = self.is_heat_map_focused and len(self.list_chosen_groups()) > 1
-        name = self.layer_list.find_next_bad_group(self.current_row, has_several_groups)
+        name = self.layer_list.find_next_bad_group(
+            self.current_row, includes_current=self.is_heat_map_focused and len(self.list_chosen_groups()) > 1
+        )
         if name is None:
             self.show_message("no bad row matches the filter")
         else:

@@ -194,8 +194,9 @@ class SearchController(Presenter):
         session = self.session
         self._reported_search = search_status
         if session.is_searching and session.search_status is search_status:
-            jobs = session.pending_requests.values()
-            session.stop_jobs([job.number for job in jobs if job.request is search_status.request])
+            session.stop_jobs(
+                [job.number for job in session.pending_requests.values() if job.request is search_status.request]
+            )
         if session.search_status is search_status and session.adopt_search_config(option.config, option.evaluation):
             self.handle_config_change()
             result = f", {option.outcome.outcome.value} on its samples" if option.outcome is not None else ""

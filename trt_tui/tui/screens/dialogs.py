@@ -166,7 +166,7 @@ class ErrorDialog(ScrollingDialog):
 
     def __init__(self, title: str, cause: str = "", next_step: str = "") -> None:
         super().__init__()
-        self.heading, self.texts = title, (title, cause, next_step)
+        self.heading, self.texts, self._has_long_cause = title, (title, cause, next_step), "\n" in cause
         self.box_classes = "error wide" if self._has_long_cause else "error"
         self.key_hints = self._key_hint_template("{copy} copy")
 
@@ -176,10 +176,6 @@ class ErrorDialog(ScrollingDialog):
         yield VerticalScroll(*causes, classes="body", can_focus=False)
         if next_step:
             yield Static(escape_hidden_characters(next_step, keep_line_breaks=True), classes="next", markup=False)
-
-    @property
-    def _has_long_cause(self) -> bool:
-        return "\n" in self.texts[1]
 
     def _key_hint_template(self, copy_hint: str) -> str:
         return f"{'{up}{down} scroll  ' if self._has_long_cause else ''}{{close}} close  {copy_hint}  {{log}} log"

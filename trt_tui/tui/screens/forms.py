@@ -276,6 +276,7 @@ class ConfigSearchDialog(FieldsDialog):
         self.heading, self.is_downwards = "Find the fix: the fewest layers to raise", False
         self.tolerance = session.targets_text or "sqnr>=20"
         self.can_confirm = session.builder is not None and session.builder.can_run
+        self.budget_example_text = "8 layers or 1.5 ms" if self.can_confirm else "8 layers"
         outline = session.outline
         assert outline is not None, "a search needs an open network"
         raised_groups = [outline.get_group(group_name) for group_name in session.config.find_raised_groups(outline)]
@@ -329,11 +330,6 @@ class ConfigSearchDialog(FieldsDialog):
         if self.may_have_lost_result:
             yield Static("Pages of searches before this start are not kept.", classes="dim setting")
         yield Static(escape_hidden_characters(self.met_text), id="note", markup=False)
-
-    @property
-    def budget_example_text(self) -> str:
-        """Examples of the budgets that the search accepts."""
-        return "8 layers or 1.5 ms" if self.can_confirm else "8 layers"
 
     def on_choice_field_changed(self) -> None:
         """Adapts the choice of ranges to the strategy. A top-down search keeps the ranges, unless the user requests

@@ -181,9 +181,9 @@ def search_page_title(session: Session, search_status: SearchStatus, has_newer_r
         counted_noun_text(count, "sample") if count is not None else ""
     )
     duration = f"took {duration_text(search_status.duration_s)}" if search_status.end_event is not None else ""
-    jobs = session.pending_requests.values()
     state = (
-        "".join(waiting_text(job) for job in jobs if job.request is search_status.request) or "running"
+        "".join(waiting_text(job) for job in session.pending_requests.values() if job.request is search_status.request)
+        or "running"
         if search_status.end_event is None and session.is_searching
         else ("earlier state" if has_newer_result else "" if search_status.is_finished else "stopped")
     )
