@@ -698,8 +698,6 @@ def apply_divisors_to_magnitudes(network: Network, config: PrecisionConfig, magn
     smallest divisor.
     """
     divisors = {tensor: float(divisor.min()) for tensor, divisor in config.find_divisors(network).items()}
-    if not divisors:
-        return magnitudes
     by_layer = {network.producer.get(tensor, ""): divisor for tensor, divisor in divisors.items()}
     return Magnitudes(
         {tensor: amax / divisors.get(tensor, 1.0) for tensor, amax in magnitudes.tensor_magnitudes.items()},
@@ -1113,8 +1111,7 @@ class OverflowEffectMeasurement:
         """Returns True if overflow in the tensors of some sites does not change the judged outputs of a feed."""
         if self._runner is None or not sites <= self._gates.keys():
             self.unload_session()
-            if not sites <= self._gates.keys():
-                self._references.clear()
+            self._references.clear()
             self._load_session(sites | self._gates.keys())
         if self._runner is None:
             return False

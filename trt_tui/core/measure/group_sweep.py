@@ -427,8 +427,13 @@ class GroupSweep:
         return sum(self._rows_by_feed)
 
     @property
+    def _config_errors(self) -> np.ndarray:
+        """The noise of the config by sample (or feed) and output, as a fraction of the signal energy of all samples."""
+        return self._divide_by_signal_energy(np.array(self.state.config_noise))
+
+    @property
     def judged_error(self) -> float:
-        return float(self._divide_by_signal_energy(np.array(self.state.config_noise)).sum())
+        return float(self._config_errors.sum())
 
     @property
     def fully_measured_groups(self) -> list[str]:
@@ -546,16 +551,13 @@ class GroupSweep:
         """Returns the current estimate of a group's effect on the judged error."""
         planner = self.planner
         if group_name in set(self.unchanged_groups) or planner is None:
-            db = self._worst_output_sqnr_db(self._divide_by_signal_energy(np.array(self.state.config_noise)).sum(0))
+            db = self._worst_output_sqnr_db(self._config_errors.sum(0))
             return GroupEffect(GroupContributionEstimate(0.0, 0.0, 0), db, self.sample_count)
         figure = planner.estimate_group_contribution(group_name)
         noise = np.array(self.state.group_noise[group_name][: len(planner.contributions[group_name])])
         units = planner.last_sample_draw(group_name).samples[: len(noise)]
         samples = len(units) if self.state.by_sample else sum(self._rows_by_feed[unit] for unit in units)
-        if (
-            not np.isfinite(self._divide_by_signal_energy(np.array(self.state.config_noise))).all()
-            and not self._reduces_groups
-        ):
+        if not np.isfinite(self._config_errors).all() and not self._reduces_groups:
             owns = (
                 1.0
                 if len(units) == planner.sample_count and np.isfinite(self._divide_by_signal_energy(noise)).all()
@@ -571,7 +573,7 @@ class GroupSweep:
             outputs = outputs * weights[:, None]
             if not self._reduces_groups:  # scaled by the noise of the config, which is known for all samples
                 base = (self._divide_by_signal_energy(self._get_config_noise(units)) * weights[:, None]).sum(0)
-                whole = self._divide_by_signal_energy(np.array(self.state.config_noise)).sum(0)
+                whole = self._config_errors.sum(0)
                 with np.errstate(invalid="ignore"):  # a config that is not finite has no finite estimate
                     outputs = outputs * np.where(base > 0, whole / np.where(base > 0, base, 1.0), 1.0)
         return GroupEffect(figure, self._worst_output_sqnr_db(outputs.sum(0)), samples)
