@@ -102,7 +102,8 @@ def anchors_in_the_channels() -> Builder:
 
 
 def boxes_by_name(judged: list[JudgedOutput] | tuple[JudgedOutput, ...]) -> dict[str, str]:
-    return {one.name: one.note.removeprefix("from ") for one in judged}
+    """The layer of each judged part of a Concat; "" for an output that is judged as one."""
+    return {one.name: one.note.removeprefix("from ").partition(f", one of {len(judged)} parts")[0] for one in judged}
 
 
 DETECTORS = {
