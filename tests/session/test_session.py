@@ -422,11 +422,14 @@ def change_first_range(record):
     [
         (lambda record: None, None, Outcome.UNCERTAIN_FAIL),
         (lambda record: record.update(made_with={}), "sqnr >= 9.0", Outcome.UNCERTAIN_FAIL),
+        (lambda record: None, "sqnr>=9.1", Outcome.UNCERTAIN_FAIL),
+        (lambda record: None, "sqnr>=8", Outcome.PASS),
+        (lambda record: None, "cosine>=0.7", Outcome.PASS),
         (lambda record: record["moves"].clear(), None, Outcome.PASS),
         (change_first_range, None, Outcome.PASS),
         (lambda record: record["model"].update(sha256="0" * 64), None, Outcome.PASS),
     ],
-    ids=["same", "spelling", "other config", "other range", "other weights"],
+    ids=["same", "spelling", "stricter", "looser", "another value", "other config", "other range", "other weights"],
 )
 def test_a_config_file_brings_the_doubt_in_its_config(session, tmp_path, change, target, outcome):
     first = session(save_mlp(tmp_path, samples=32), target="sqnr>=9").settled()

@@ -14,7 +14,24 @@ from trt_tui.errors import InputError
 
 def join_target_texts(targets: Iterable[str]) -> str:
     """Returns targets as one text, which depends neither on their order nor on how a target is written."""
-    return " and ".join(sorted(replace(parse_target(target), source="").text for target in targets))
+    return _TARGETS_SEPARATOR.join(sorted(replace(parse_target(target), source="").text for target in targets))
+
+
+_TARGETS_SEPARATOR = " and "
+
+
+def imply_targets(targets: Iterable[str], weaker_targets: str) -> bool:
+    """Returns True if a run that meets some targets also meets others.
+
+    Args:
+        weaker_targets: The other targets, from `join_target_texts`.
+    """
+    try:
+        weaker = [*map(parse_target, weaker_targets.split(_TARGETS_SEPARATOR))]
+    except InputError:  # the name of an output contains the separator
+        return weaker_targets == join_target_texts(targets)
+    stricter = [*map(parse_target, targets)]
+    return all(any(target.is_as_strict_as(other) for target in stricter) for other in weaker)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
-from trt_tui.session.history import ChangeHistory, ConfigNames, SearchDoubt, UserState, join_target_texts
+from trt_tui.session.history import ChangeHistory, ConfigNames, SearchDoubt, UserState, imply_targets
 from trt_tui.session.jobs import PendingRequests
 from trt_tui.session.results import SessionResults, collect_run_accuracies, outcome_texts
 from trt_tui.session.saved_sessions import SavedSession, SessionFolder, SessionWriter
@@ -625,17 +625,18 @@ class SessionState:
         }
 
     def find_search_doubt(self, config: PrecisionConfig, targets: Iterable[str]) -> SearchDoubt:
-        """Returns the checks that a config missed in a search for the same targets; an empty doubt if there are none.
+        """Returns the checks that a config missed in a search for the same or weaker targets; an empty doubt if there
+        are none.
 
         For example, the config misses the target on held-out samples, or its exported network or engine misses it.
         Saved sessions and config files contain such checks.
         """
-        targets_text = join_target_texts(targets)
+        targets = [*targets]
         return next(
             (
                 doubt
                 for (other, doubt_targets), doubt in self.config_names.search_doubts.items()
-                if doubt_targets == targets_text and (other == config or self._has_equal_values(config, other))
+                if imply_targets(targets, doubt_targets) and (other == config or self._has_equal_values(config, other))
             ),
             SearchDoubt(),
         )

@@ -139,6 +139,14 @@ class Target:
             else self.base_values.get(self.part_name)
         )
 
+    def is_as_strict_as(self, other: Target) -> bool:
+        """Returns True if the bound is at least as strict as that of another target of the same value."""
+        difference = self.value - other.value
+        is_same_value = replace(self, value=other.value, base_values={}, source=other.source) == replace(
+            other, base_values={}
+        )
+        return is_same_value and (difference >= 0 if self.is_higher_better else difference <= 0)
+
     def split_into_part_targets(self, accuracy: Accuracy) -> list[Target]:
         """Returns one target for each part of the metric if this target bounds each part, and only this target if not."""
         target = self.with_baseline_of_samples(accuracy)
