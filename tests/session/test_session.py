@@ -1,6 +1,7 @@
 """trt_tui.session.session: what is kept, resumed and shown again"""
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.calibration import TensorStats
 from trt_tui.core.guards.guards import FloatWorkShare
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
-from trt_tui.core.measure.results import RunKind
+from trt_tui.core.measure.results import ExportedRun, RunKind
 from trt_tui.core.measure.target import Outcome, parse_target
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text, read_config
@@ -35,6 +36,7 @@ from trt_tui.session.comparison_report import comparison_markdown, comparison_re
 from trt_tui.session.history import ConfigNames, SearchDoubt
 from trt_tui.session.jobs import Job
 from trt_tui.session.results import SessionResults
+from trt_tui.session.search_status import SearchStatus, make_search_request
 from trt_tui.session.session import Session
 from trt_tui.tui.state.detail import loss_reason_texts
 from trt_tui.tui.state.rows import RowValues, TreeModel
@@ -410,6 +412,45 @@ def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):
     assert second.calibration.ranges == first.calibration.ranges, "not calibrated on the other data"
     loaded = read_config(path, open_network(second.options.model))
     assert loaded.calibration.ranges == first.calibration.ranges
+
+
+def worsened(accuracy, lost_db):
+    """An accuracy whose outputs all have a lower SQNR."""
+    outputs = {
+        name: replace(values, errors=replace(values.errors, sqnr_db=values.errors.sqnr_db - lost_db))
+        for name, values in accuracy.outputs.items()
+    }
+    return replace(accuracy, outputs=outputs, intervals=None)
+
+
+@pytest.mark.parametrize("is_of_search", [False, True])
+@pytest.mark.parametrize(
+    ("lost_part", "outcome"),
+    [(0.4, Outcome.PASS), (0.6, Outcome.UNCERTAIN_PASS), (-2.0, Outcome.PASS), (math.inf, Outcome.PASS)],
+)
+def test_a_simulated_pass_is_in_doubt_where_other_exports_are_worse_than_simulated(
+    session, tmp_path, lost_part, outcome, is_of_search
+):
+    """They lost a part of its margin. The doubt is gone once the export of the config itself was executed."""
+    one = session(save_mlp(tmp_path, samples=32), target="sqnr>=9").settled()
+    first = one.config
+    one.toggle_fp32([one.outline.groups[0]])
+    one.until_idle()
+    simulated, others = one.results[one.config].accuracy, one.results[first]
+    lost_db = lost_part * one.target.margin_score(simulated)
+    (before,) = one.config_target_outcomes(one.config).values()
+    assert before.outcome is Outcome.PASS
+    if is_of_search:
+        one.search_status = SearchStatus(make_search_request(first, [one.target.text]))
+        one.search_status.progress = ev.SearchProgress(1, 1, None, None, True, (lost_db,))
+    else:
+        run = ExportedRun(worsened(others.accuracy, lost_db), "ONNX Runtime 1 CPU", "cpu")
+        others.runs = {**others.runs, RunKind.EXPORTED_FILE: run}
+    (shown,) = one.config_target_outcomes(one.config).values()
+    assert shown.outcome is outcome and bool(shown.reasons) is (outcome is not Outcome.PASS)
+    own = one.results[one.config]
+    own.runs = {**own.runs, RunKind.EXPORTED_FILE: ExportedRun(worsened(simulated, 0.1), "ONNX Runtime 1 CPU", "cpu")}
+    assert one.config_target_outcomes(one.config)[RunKind.SIMULATED_CONFIG].outcome is Outcome.PASS
 
 
 def change_first_range(record):

@@ -397,12 +397,14 @@ class SearchProgress(Event, changes_rows=False):
         trial: The config to be evaluated, with the step of the search that requests it; "search" between evaluations.
         result: The best result so far.
         has_other_samples: True if the values belong to other samples than those of the session.
+        margins: The lowest score of each tolerance that the search requires; see `SearchEnded`.
     """
 
     done: int
     trial: Trial
     result: SearchResult
     has_other_samples: bool = False
+    margins: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

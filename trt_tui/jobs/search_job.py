@@ -1228,7 +1228,14 @@ class SearchJob:
         reporter, search, trial = self.reporter, self.search, self.search.current_trial or Trial(step_name="search")
         if must_send or reporter.is_report_due("search"):
             reporter.send(
-                ev.SearchProgress(reporter.job, len(search.evaluations), trial, search.result, self._has_other_samples)
+                ev.SearchProgress(
+                    reporter.job,
+                    len(search.evaluations),
+                    trial,
+                    search.result,
+                    self._has_other_samples,
+                    search.margins,
+                )
             )
 
     def make_end_event(

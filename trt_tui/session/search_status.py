@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trt_tui.core.measure.target import HeldOutResult, parse_target
+from trt_tui.core.measure.target import HeldOutResult, Outcome, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layer_tree import group_titles, tensor_shape_text
 from trt_tui.core.network.layers import NetworkOutline
@@ -92,6 +92,13 @@ class SearchStatus:
         """True if the values of the search belong to other samples than those of the session."""
         report = self.end_event or self.progress
         return report is not None and report.has_other_samples
+
+    @property
+    def margins_by_target(self) -> dict[str, float]:
+        """The score that the search required of each target, because an exported network or an engine yielded less than
+        was simulated; empty without such a margin."""
+        report = self.end_event or self.progress
+        return dict(zip(self.request.tolerances, report.margins if report is not None else (), strict=False))
 
     @property
     def best_evaluation(self) -> Evaluation | None:
@@ -301,7 +308,8 @@ def evaluation_table(
                 _config_difference_text(evaluation, request, title_by_name),
                 *(value_texts or [evaluation.target_result.value_text]),
                 evaluation.target_result.target_outcome.with_missed_check(
-                    "; ".join(checks.values()), bool(end_event.missed_runs_text(evaluation.config))
+                    "; ".join(checks.values()),
+                    Outcome.FAIL if end_event.missed_runs_text(evaluation.config) else Outcome.UNCERTAIN_FAIL,
                 ).outcome.value,
                 *[engine_texts.get(index, "")] * bool(engine_texts),
                 *["; ".join(missed_checks.get(index, {}).values())] * bool(missed_checks),

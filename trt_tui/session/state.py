@@ -1,5 +1,6 @@
 """The state of a session: the opened network, its data, configs, results, targets and pending requests."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,7 +33,14 @@ from trt_tui.core.measure.stages import (
     compare_production_with_tested_run,
     first_divergence_text,
 )
-from trt_tui.core.measure.target import Target, TargetOutcome, choose_default_target, judge_accuracy, parse_target
+from trt_tui.core.measure.target import (
+    Outcome,
+    Target,
+    TargetOutcome,
+    choose_default_target,
+    judge_accuracy,
+    parse_target,
+)
 from trt_tui.core.moves.config import PrecisionConfig, find_network_range_method
 from trt_tui.core.moves.keep_rules import apply_default_keep_rules
 from trt_tui.core.network.known_defects import BuildTarget
@@ -51,6 +59,10 @@ from trt_tui.session.jobs import PendingRequests
 from trt_tui.session.results import SessionResults, collect_run_accuracies, outcome_texts
 from trt_tui.session.saved_sessions import SavedSession, SessionFolder, SessionWriter
 from trt_tui.session.search_status import SearchStatus
+
+_MIN_SIMULATION_GAP = 1.0
+"""The difference between simulated and executed values, in dB or percentage points, from which it raises a doubt about
+other simulated values. Exported networks usually differ by a few tenths."""
 
 TOLERANCE_SEPARATOR = "; "
 """The text between several tolerances in a file. When the file is read, all of them are targets."""
@@ -616,13 +628,45 @@ class SessionState:
         accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
         doubt = self.find_search_doubt(config, [target.text for target in self.targets])
         failed_runs = doubt.missed_runs - {RunKind.SIMULATED_CONFIG} if not doubt.is_from_file else ()
-        return {
+        targets = self.targets if targets is None else targets
+        outcomes = {
             kind: outcome.with_missed_check(
-                doubt.text, bool(failed_runs) and kind in {RunKind.SIMULATED_CONFIG, *failed_runs}
+                doubt.text,
+                Outcome.FAIL
+                if failed_runs and kind in {RunKind.SIMULATED_CONFIG, *failed_runs}
+                else Outcome.UNCERTAIN_FAIL,
             )
             for kind, accuracy in accuracies.items()
-            if (outcome := judge_accuracy(self.targets if targets is None else targets, accuracy)) is not None
+            if (outcome := judge_accuracy(targets, accuracy)) is not None
         }
+        if [*outcomes] == [RunKind.SIMULATED_CONFIG]:
+            (outcome,) = outcomes.values()
+            gap_text = self.find_simulation_gap_text(accuracies[RunKind.SIMULATED_CONFIG], targets)
+            return {RunKind.SIMULATED_CONFIG: outcome.with_missed_check(gap_text, Outcome.UNCERTAIN_PASS)}
+        return outcomes
+
+    def find_simulation_gap_text(self, accuracy: Accuracy, targets: Sequence[Target]) -> str:
+        """Returns by how much exported networks and engines of other configs were worse than simulated.
+
+        "" if that is little, or less than half of the margin of a simulated accuracy.
+        """
+        search_status, runs_by_config = self.search_status, map(collect_run_accuracies, self.results.values())
+        pairs = [
+            (simulated, run)
+            for runs in runs_by_config
+            if (simulated := runs.pop(RunKind.SIMULATED_CONFIG, None)) is not None
+            for run in runs.values()
+            if run.samples == simulated.samples
+        ]
+        for target in targets:
+            gaps = [search_status.margins_by_target.get(target.text, 0.0)] if search_status is not None else []
+            for scores in ([target.margin_score(accuracy) for accuracy in pair] for pair in pairs):
+                gaps += [scores[0] - scores[1]] if scores[0] is not None and scores[1] is not None else []
+            gap, margin = max(filter(math.isfinite, gaps), default=0.0), target.margin_score(accuracy)
+            if margin is not None and margin < 2 * gap and gap >= _MIN_SIMULATION_GAP:
+                unit = "dB" if target.normalized_loss(accuracy) is not None else "%"
+                return f"other exported networks or engines yield up to {gap:.1f} {unit} less than simulated"
+        return ""
 
     def find_search_doubt(self, config: PrecisionConfig, targets: Iterable[str]) -> SearchDoubt:
         """Returns the checks that a config missed in a search for the same or weaker targets; an empty doubt if there

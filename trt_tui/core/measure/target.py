@@ -584,15 +584,15 @@ class TargetOutcome:
     def passes(self) -> bool:
         return self.outcome.passes
 
-    def with_missed_check(self, reason: str, is_certain: bool = False) -> TargetOutcome:
-        """Returns a pass that another check contradicts as FAIL?; any other outcome, or the reason "", unchanged.
+    def with_missed_check(self, reason: str, outcome: Outcome = Outcome.UNCERTAIN_FAIL) -> TargetOutcome:
+        """Returns a pass that something else contradicts with that reason; any other outcome, or the reason "",
+        unchanged.
 
         Args:
-            is_certain: True returns FAIL, because the exported network or the engine missed the target.
+            outcome: FAIL if the exported network or the engine missed the target; PASS? if it is only in doubt.
         """
         if not reason or not self.passes:
             return self
-        outcome = Outcome.FAIL if is_certain else Outcome.UNCERTAIN_FAIL
         return TargetOutcome(outcome, tuple(dict.fromkeys((reason, *self.reasons))))
 
     @property

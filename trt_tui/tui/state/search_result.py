@@ -77,9 +77,9 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
             for index in end_event.pareto_front
             if (evaluation := end_event.evaluations[index]).config != best_config
         ]
-        options = [_fail_option_with_missed_check(session, search_status, option) for option in options]
-        current_option = _fail_option_with_missed_check(session, search_status, current_option)
+        current_option = _doubt_option(session, search_status, current_option)
         options.sort(key=lambda option: option.evaluation.score if option.evaluation is not None else 0.0)
+    options = [_doubt_option(session, search_status, option) for option in options]
     return (
         current_option,
         *(option for option in options if option.config != session.config or option.relation in (RESULT, BEST_SO_FAR)),
@@ -91,13 +91,17 @@ def _make_search_option(relation: str, evaluation: Evaluation) -> SearchOption:
     return SearchOption(evaluation.config, relation, evaluation, result.accuracy, result.target_outcome)
 
 
-def _fail_option_with_missed_check(session: Session, search_status: SearchStatus, option: SearchOption) -> SearchOption:
+def _doubt_option(session: Session, search_status: SearchStatus, option: SearchOption) -> SearchOption:
     """Returns an option, marked as failed if its exported network or its engine misses the target here or in the
-    search."""
-    missed_outcome = _find_missed_outcome(session, search_status, option.config)
-    if missed_outcome is None or option.outcome is None or not option.outcome.passes:
+    search. A pass that was only simulated is in doubt if other exported networks or engines were worse than simulated."""
+    if option.outcome is None or not option.outcome.passes:
         return option
-    return replace(option, outcome=missed_outcome, simulated_outcome=option.outcome)
+    if (missed_outcome := _find_missed_outcome(session, search_status, option.config)) is not None:
+        return replace(option, outcome=missed_outcome, simulated_outcome=option.outcome)
+    if option.accuracy is None or option.relation == RESULT:  # the search has executed the export of its result
+        return option
+    gap_text = session.find_simulation_gap_text(option.accuracy, session.targets)
+    return replace(option, outcome=option.outcome.with_missed_check(gap_text, Outcome.UNCERTAIN_PASS))
 
 
 def _find_missed_outcome(
