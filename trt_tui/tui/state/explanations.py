@@ -100,7 +100,9 @@ def value_origin_text(
 
 
 def _make_sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+    """Returns a text with a full stop and a capital letter, unless its first word is a name such as "c0"."""
+    is_word = text.partition(" ")[0].rstrip(",:").isalpha()
+    return f"{text[:1].upper() if is_word else text[:1]}{text[1:].rstrip('.')}." if text else ""
 
 
 def explain_term(term: Term) -> Explanation:

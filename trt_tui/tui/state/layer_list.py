@@ -358,7 +358,7 @@ def _find_small_groups(row_values: RowValues) -> dict[LayerListView, frozenset[s
 
 
 def _share_sample_count_text(layer_list: LayerList) -> str:
-    """Returns on how many samples shares were measured, such as "samples 8-32"; "" for all samples, or without shares.
+    """Returns on how many samples shares were measured, such as "8 to 32 samples"; "" for all samples, or without shares.
 
     Before all shares are measured, the text is the number of measured rows. A note follows if it is not certain which
     share is the largest.
@@ -372,7 +372,7 @@ def _share_sample_count_text(layer_list: LayerList) -> str:
     if not sample_counts or min(sample_counts) >= all_samples:
         return ""
     counts_text = (
-        f"samples {min(sample_counts)}-{max(sample_counts)}"
+        f"{min(sample_counts)} to {max(sample_counts)} samples"
         if min(sample_counts) < max(sample_counts)
         else counted_noun_text(min(sample_counts), "sample")
     )
