@@ -351,6 +351,14 @@ def test_each_outcome_has_the_interval_of_each_value(measured, target):
     assert all(intervals) and not lacking(origin, *intervals)
 
 
+def test_the_separator_in_the_name_of_a_run_is_no_mark(measured):
+    session, _ = measured
+    session.toggle_fp32([next(group for group in session.outline.groups if group.is_quantizable)])
+    row = next(row for row in summary_rows(session, 120) if row.run == "config")
+    explanation = explain_summary_cell(session, row, list_summary_columns(session, 120)[0])
+    assert " · " in explanation.value and "·" not in dict(explanation.texts)
+
+
 @pytest.mark.parametrize("size", [(60, 15), (120, 40)])
 async def test_explanations_fit_the_screen(tmp_path, size):
     async with opened(tmp_path, size=size, builder=H200) as (app, main, pilot):

@@ -408,7 +408,10 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
             *([("how", origin)] if origin else []),
             *(("what", term.explanation) for term in terms),
             ("run", _run_text(session, row)),
-            *((mark.name, mark.explanation) for mark in find_marks(value, "at a value")),
+            *(
+                (mark.name, mark.explanation)
+                for mark in find_marks("" if column.kind == "run" else value, "at a value")
+            ),
         ),
         row_name,
         value,
