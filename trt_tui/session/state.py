@@ -641,7 +641,8 @@ class SessionState:
         }
         if [*outcomes] == [RunKind.SIMULATED_CONFIG]:
             (outcome,) = outcomes.values()
-            gap_text = self.find_simulation_gap_text(accuracies[RunKind.SIMULATED_CONFIG], targets)
+            accuracy = accuracies[RunKind.SIMULATED_CONFIG]
+            gap_text = self.find_simulation_gap_text(accuracy, targets) if outcome.passes else ""
             return {RunKind.SIMULATED_CONFIG: outcome.with_missed_check(gap_text, Outcome.UNCERTAIN_PASS)}
         return outcomes
 
@@ -650,10 +651,10 @@ class SessionState:
 
         "" if that is little, or less than half of the margin of a simulated accuracy.
         """
-        search_status, runs_by_config = self.search_status, map(collect_run_accuracies, self.results.values())
+        search_status = self.search_status
         pairs = [
             (simulated, run)
-            for runs in runs_by_config
+            for runs in (collect_run_accuracies(results) for results in self.results.values() if len(results.runs) > 1)
             if (simulated := runs.pop(RunKind.SIMULATED_CONFIG, None)) is not None
             for run in runs.values()
             if run.samples == simulated.samples

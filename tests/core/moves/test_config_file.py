@@ -285,6 +285,10 @@ def test_values_that_are_refused_are_named(network, change, edit, title):
         (lambda r: r["moves"][0].update(reason=3), "a text"),
         (lambda r: r["calibration"]["ranges"].update({"x": -1}), "0 to the largest FP32 value"),
         (lambda r: r["calibration"]["ranges"].update({"x": "much"}), "a number"),
+        (
+            lambda r: r.update(doubt={"text": "x" * 10_001, "targets": "sqnr>=9", "missed_runs": []}),
+            "a text of length <= 10000",
+        ),
     ],
 )
 def test_values_that_are_refused_are_followed_by_the_possible_ones(network, change, edit, cause):

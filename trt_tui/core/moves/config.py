@@ -333,7 +333,8 @@ def entry_type_error(
     elif expected := re.match(r"Expected `(\w+)", message):
         bounded = expected[1] == "float" and "=" in message
         number = "a number from 0 to the largest FP32 value"
-        next_step = f"it must be {number if bounded else _TYPE_TEXTS.get(expected[1], expected[1])}"
+        limit_text = message.rpartition("`")[2]  # such as " of length <= 10000"; "" if the type is wrong
+        next_step = f"it must be {number if bounded else _TYPE_TEXTS.get(expected[1], expected[1]) + limit_text}"
     else:
         next_step = message
     return InputError(

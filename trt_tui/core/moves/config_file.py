@@ -292,6 +292,10 @@ else:
 AmaxEntry = Annotated[float, msgspec.Meta(ge=0, le=MAX_AMAX)]
 
 
+_ShortText = Annotated[str, msgspec.Meta(max_length=10_000)]
+"""A text of a file that is shown: longer ones are refused."""
+
+
 class ConfigDoubt(msgspec.Struct):
     """The reason for doubt that a search found in a config, as a file contains it.
 
@@ -301,8 +305,8 @@ class ConfigDoubt(msgspec.Struct):
         config_sha256: The hash of the config and its ranges, which shows whether they have changed since.
     """
 
-    text: str
-    targets: str
+    text: _ShortText
+    targets: _ShortText
     missed_runs: list[str]
     config_sha256: str = ""
 
