@@ -37,6 +37,7 @@ from trt_tui.tui.state.search_result import (
     BEST_SO_FAR,
     CHEAPER,
     CURRENT,
+    EARLIER,
     MORE_ACCURATE,
     RESULT,
     list_search_options,
@@ -231,8 +232,15 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
             table = ["".join(text for text, *_ in line) for _, line in job_table(main.session, 160)[1]]
             assert {f"waits for {remedies.title}" in text for text in (*texts, table[0])} == {bool(waiting)}
         main.session.apply_event(ev.JobDone(remedies.number))
+        remarks = ("TensorRT refuses it", "the exported network yields 3 dB: went on with a margin of 1.5")
+        finding.progress = replace(finding.progress, remarks=remarks)
+        job.begin_time -= 75
         await press(pilot, "a")
         assert isinstance(app.screen, SearchResultPage) and app.screen.selected_search_option.config == best
+        for size in (LARGE, (60, 15)):
+            await pilot.resize_terminal(*size)
+            await settle(pilot)
+            assert not lacking(page_text(app.screen), "75 s", remarks[1][:40]), "since when, and why it goes on"
         await answered(pilot, "enter")
         assert main.session.config == best and not main.session.is_searching and app.screen is main
         assert main.session.child.stops == 1
@@ -449,7 +457,7 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
             session._opened_network = replace(opened_network, data=data)
             results.store_accuracy(replace(accuracy, samples=what_if, total=what_if))
             title, header = update_lines()
-            assert f", {text}, took {duration_text(search_status.duration_s)}" in title and f"SQNR, {text}" in header
+            assert f", took {duration_text(search_status.duration_s)}, {text}, " in title and f"SQNR, {text}" in header
             session._opened_network = replace(opened_network, data=replace(data, what_if_count=16))
             results.store_accuracy(replace(accuracy, samples=16, total=16))
             page_status.end_event = replace(ended, has_other_samples=False)
@@ -489,6 +497,48 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
         assert not lacking(status(main), "from the search", "FAIL?")
         outcome = session.config_target_outcomes(session.config)[RunKind.SIMULATED_CONFIG]
         assert outcome.outcome is Outcome.UNCERTAIN_FAIL
+
+
+async def test_a_certain_result_stays_on_offer_beside_a_cheaper_one_in_doubt(tmp_path):
+    async with opened(tmp_path, size=LARGE) as (app, main, pilot):
+        session, start = main.session, main.session.config
+        await answered(pilot, "a", "enter")
+        search_status = session.search_status
+        ended, earlier = search_status.end_event, search_status.best_config
+        (certain,) = {one.config: one for one in ended.evaluations if one.config == earlier}.values()
+        assert ended.target_outcome.outcome is Outcome.PASS
+        session.results.get_or_create_results(earlier).store_accuracy(certain.target_result.accuracy)
+        doubt = TargetOutcome(Outcome.UNCERTAIN_PASS, ("its interval spans the target",))
+        cheaper = replace(
+            certain,
+            config=start.with_toggled_fp32(session.outline.groups[:1]),
+            target_result=replace(certain.target_result, measured_outcome=doubt),
+        )
+        session.config_names.get_config_name(cheaper.config)
+
+        def list_offers():
+            options = list_search_options(session, search_status)[1:]
+            return [(option.relation, option.config, option.outcome.outcome) for option in options]
+
+        result = replace(ended.result, config=cheaper.config, best_evaluation=cheaper)
+        search_status.end_event = replace(
+            ended, result=result, target_outcome=doubt, evaluations=(cheaper,), pareto_front=(0,)
+        )
+        offers = [(RESULT, cheaper.config, Outcome.UNCERTAIN_PASS), (EARLIER, earlier, Outcome.PASS)]
+        assert list_offers() == offers, "of an earlier search"
+        await press(pilot, "a", "down")
+        assert app.screen.selected_search_option.config == earlier
+        await answered(pilot, "enter")
+        assert session.config == earlier and not session.choice_reasons and not lacking(status(main), "PASS")
+        search_status.end_event, progress = None, replace(search_status.progress, margins=())
+        for best in (certain, cheaper):
+            best_result = replace(ended.result, config=best.config, best_evaluation=best)
+            search_status.add_progress(replace(progress, result=best_result))
+        await press(pilot, "z")
+        offers = [(BEST_SO_FAR, cheaper.config, Outcome.UNCERTAIN_PASS), (MORE_ACCURATE, earlier, Outcome.PASS)]
+        assert list_offers() == offers, "of the same search"
+        search_status.add_progress(replace(search_status.progress, margins=(1e3,)))
+        assert search_status.certain_evaluation is None, "its export or engine lacks the margin"
 
 
 async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_path):

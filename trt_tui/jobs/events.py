@@ -398,6 +398,7 @@ class SearchProgress(Event, changes_rows=False):
         result: The best result so far.
         has_other_samples: True if the values belong to other samples than those of the session.
         margins: The lowest score of each tolerance that the search requires; see `SearchEnded`.
+        remarks: Further information so far, such as the reason why the search went on after a result.
     """
 
     done: int
@@ -405,6 +406,7 @@ class SearchProgress(Event, changes_rows=False):
     result: SearchResult
     has_other_samples: bool = False
     margins: tuple[float, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

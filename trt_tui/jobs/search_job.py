@@ -1235,6 +1235,7 @@ class SearchJob:
                     search.result,
                     self._has_other_samples,
                     search.margins,
+                    tuple(self.remarks),
                 )
             )
 

@@ -72,33 +72,46 @@ class SearchStatus:
     """A running or finished search with its best result so far.
 
     Attributes:
+        certain_evaluation: The newest best evaluation without doubt, which a cheaper one in doubt may have replaced; None
+            if there is none, or if it lacks a margin that the search requires.
         duration_s: The run time in seconds when the search ended; 0 before.
     """
 
     request: rq.FindMixedPrecisionConfig
     progress: ev.SearchProgress | None = None
     end_event: ev.SearchEnded | None = None
+    certain_evaluation: Evaluation | None = None
     adopted_config: PrecisionConfig | None = None
     duration_s: float = 0.0
+
+    def add_progress(self, progress: ev.SearchProgress) -> None:
+        self.progress, best = progress, progress.result.best_evaluation
+        if best is not None and best.target_result.target_outcome.outcome is Outcome.PASS:
+            self.certain_evaluation = best
+        certain = self.certain_evaluation
+        if certain is not None and not certain.with_required_margins(progress.margins).passes:
+            self.certain_evaluation = None
+
+    @property
+    def report(self) -> ev.SearchEnded | ev.SearchProgress | None:
+        """The newest report of the search; None before the first one."""
+        return self.end_event or self.progress
 
     @property
     def result(self) -> SearchResult | None:
         """The best result of the search so far; None before the first report of the search."""
-        report = self.end_event or self.progress
-        return report.result if report is not None else None
+        return self.report.result if self.report is not None else None
 
     @property
     def has_other_samples(self) -> bool:
         """True if the values of the search belong to other samples than those of the session."""
-        report = self.end_event or self.progress
-        return report is not None and report.has_other_samples
+        return self.report is not None and self.report.has_other_samples
 
     @property
     def margins_by_target(self) -> dict[str, float]:
         """The score that the search required of each target, because an exported network or an engine yielded less than
         was simulated; empty without such a margin."""
-        report = self.end_event or self.progress
-        return dict(zip(self.request.tolerances, report.margins if report is not None else (), strict=False))
+        return dict(zip(self.request.tolerances, self.report.margins if self.report is not None else (), strict=False))
 
     @property
     def best_evaluation(self) -> Evaluation | None:

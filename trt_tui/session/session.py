@@ -481,7 +481,7 @@ class Session(SessionState):
         job = self.pending_requests.get(event.job)
         if self.search_status is None or job is None or not isinstance(job.request, rq.FindMixedPrecisionConfig):
             return
-        self.search_status.progress = event
+        self.search_status.add_progress(event)
         job.update_progress(ev.JobProgress(event.job, event.trial.step_name, event.done, 0))
 
     @_apply.register
@@ -1027,9 +1027,11 @@ class Session(SessionState):
         search_status = self.search_status
         if search_status is None or config == self.config:
             return False
-        search_status.adopted_config = config
-        end_event = search_status.end_event
-        if evaluation is not None and end_event is not None and not end_event.has_other_samples:
+        if evaluation is None:  # a config of the session, which the search has not made
+            self.set_config(config)
+            return True
+        search_status.adopted_config, end_event = config, search_status.end_event
+        if end_event is not None and not end_event.has_other_samples:
             self.results.get_or_create_results(config).store_accuracy(evaluation.target_result.accuracy)
         self.set_config(config, search_status.find_move_reasons(config))
         return True

@@ -199,9 +199,11 @@ class SearchController(Presenter):
             )
         if session.search_status is search_status and session.adopt_search_config(option.config, option.evaluation):
             self.handle_config_change()
-            result = f", {option.outcome.outcome.value} on its samples" if option.outcome is not None else ""
+            origin = " from the search" if option.evaluation is not None else ""
+            result = f", {option.outcome.outcome.value}" if option.outcome is not None else ""
+            samples = " on its samples" if origin and result else ""
             self.show_notice(
-                f"{config_status.config_name(session)} from the search{result}: {shown_key('undo')} undoes it, "
+                f"{config_status.config_name(session)}{origin}{result}{samples}: {shown_key('undo')} undoes it, "
                 f"{shown_key('find')} shows the other configs"
             )
 

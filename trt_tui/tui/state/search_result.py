@@ -19,6 +19,7 @@ from trt_tui.formatting import (
     SIMULATED_MARK,
     counted_noun_text,
     duration_text,
+    elapsed_text,
     milliseconds_text,
 )
 from trt_tui.session.results import find_decisive_outcome
@@ -32,7 +33,8 @@ from trt_tui.tui.state.rows import TreeModel
 from trt_tui.tui.state.status import waiting_text
 from trt_tui.tui.table import Column, fit_table
 
-CURRENT, BEST_SO_FAR, RESULT, CHEAPER, MORE_ACCURATE = "current", "best so far", "result", "cheaper", "more accurate"
+CURRENT, EARLIER, BEST_SO_FAR, RESULT = "current", "earlier", "best so far", "result"
+CHEAPER, MORE_ACCURATE = "cheaper", "more accurate"
 """The relations of the offered configs to the result of the search."""
 
 
@@ -60,14 +62,17 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
     """Returns the current config and the configs that a search offers, by increasing score.
 
     A running search offers its best config so far. A search that ended offers its result and all other configs of its
-    Pareto front.
+    Pareto front. If that config is no certain PASS, one that is stays on offer: of the search, or of the session.
     """
     best, best_config, end_event = search_status.best_evaluation, search_status.best_config, search_status.end_event
     if best is None or best_config is None:
         return ()
-    current_option = _make_current_option(session, search_status)
+    current_option = _make_named_option(session, search_status, session.config, CURRENT)
+    outline, certain = session.opened_network.outline, search_status.certain_evaluation
     if end_event is None:
         options = [_make_search_option(BEST_SO_FAR, best)]
+        if certain is not None and certain.config != best_config and reduces_precision(outline, certain.config):
+            options.append(_make_search_option(MORE_ACCURATE, certain))
     else:
         outcome = end_event.target_outcome or best.target_result.target_outcome
         relation = RESULT if search_status.is_finished else BEST_SO_FAR
@@ -80,10 +85,23 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
         current_option = _doubt_option(session, search_status, current_option)
         options.sort(key=lambda option: option.evaluation.score if option.evaluation is not None else 0.0)
     options = [_doubt_option(session, search_status, option) for option in options]
+    if not any(option.relation in (RESULT, BEST_SO_FAR) and _is_certain(option) for option in options):
+        offered_configs = {option.config for option in options}
+        named_options = [
+            _doubt_option(session, search_status, _make_named_option(session, search_status, config, EARLIER))
+            for config in session.config_names
+            if config not in offered_configs
+        ]
+        named_options.sort(key=lambda option: len(option.config.find_raised_groups(outline)))
+        options += [*filter(_is_certain, named_options)][:1]
     return (
         current_option,
         *(option for option in options if option.config != session.config or option.relation in (RESULT, BEST_SO_FAR)),
     )
+
+
+def _is_certain(option: SearchOption) -> bool:
+    return option.outcome is not None and option.outcome.outcome is Outcome.PASS
 
 
 def _make_search_option(relation: str, evaluation: Evaluation) -> SearchOption:
@@ -128,20 +146,22 @@ def _find_missed_outcome(
     return None
 
 
-def _make_current_option(session: Session, search_status: SearchStatus) -> SearchOption:
-    """Returns the option of the current config.
+def _make_named_option(
+    session: Session, search_status: SearchStatus, config: PrecisionConfig, relation: str
+) -> SearchOption:
+    """Returns the option of a config of the session.
 
     Its values are from the search if the search evaluated the config. Of values on other samples, only the outcome is
     given. On the same samples, the outcome is that of the main screen, which knows the confidence interval of the
     metric, if both pass or both fail. An outcome for another target than that of the search is not given.
     """
-    config, end_event = session.config, search_status.end_event
+    end_event = search_status.end_event
     has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
     session_outcome = find_decisive_outcome(session.config_target_outcomes(config)) if has_same_targets else None
     if end_event is not None:
         evaluation = next((other for other in end_event.evaluations if other.config == config), None)
         if evaluation is not None:
-            option = _make_search_option(CURRENT, evaluation)
+            option = _make_search_option(relation, evaluation)
             if config == end_event.result.config:
                 return replace(option, outcome=end_event.target_outcome or option.outcome)
             is_firmer = (
@@ -152,10 +172,10 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
             )
             return replace(option, outcome=session_outcome) if is_firmer else option
     elif config == search_status.best_config and search_status.best_evaluation is not None:
-        return _make_search_option(CURRENT, search_status.best_evaluation)
+        return _make_search_option(relation, search_status.best_evaluation)
     if _search_samples_text(session, search_status):
-        return SearchOption(config, CURRENT, None, None, session_outcome)
-    return SearchOption(config, CURRENT, None, session.results.get_results_or_empty(config).accuracy, session_outcome)
+        return SearchOption(config, relation, None, None, session_outcome)
+    return SearchOption(config, relation, None, session.results.get_results_or_empty(config).accuracy, session_outcome)
 
 
 def _search_samples_text(session: Session, search_status: SearchStatus) -> str:
@@ -174,7 +194,7 @@ def _search_samples_text(session: Session, search_status: SearchStatus) -> str:
 
 
 def search_page_title(session: Session, search_status: SearchStatus, has_newer_result: bool = False) -> str:
-    """Returns the title of the page: the start config, the target, the samples of the values, and the state.
+    """Returns the title of the page: the start config, the state, the samples of the values, and the target.
 
     Args:
         has_newer_result: True if the page shows an earlier state of the search.
@@ -184,14 +204,13 @@ def search_page_title(session: Session, search_status: SearchStatus, has_newer_r
     samples_text = _search_samples_text(session, search_status) or (
         counted_noun_text(count, "sample") if count is not None else ""
     )
-    duration = f"took {duration_text(search_status.duration_s)}" if search_status.end_event is not None else ""
-    state = (
-        "".join(waiting_text(job) for job in session.pending_requests.values() if job.request is search_status.request)
-        or "running"
-        if search_status.end_event is None and session.is_searching
-        else ("earlier state" if has_newer_result else "" if search_status.is_finished else "stopped")
-    )
-    return ", ".join(filter(None, (f"Search from {start_name}", target, samples_text, state, duration)))
+    jobs = [job for job in session.pending_requests.values() if job.request is search_status.request]
+    if search_status.end_event is None and jobs:
+        state, duration = waiting_text(jobs[0]) or "running", f"{elapsed_text(jobs[0].duration_s)} so far"
+    else:
+        state = "earlier state" if has_newer_result else "" if search_status.is_finished else "stopped"
+        duration = f"took {duration_text(search_status.duration_s)}" if search_status.end_event is not None else ""
+    return ", ".join(filter(None, (f"Search from {start_name}", state, duration, samples_text, target)))
 
 
 def search_option_lines(
@@ -262,7 +281,7 @@ def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption,
     addition = (
         f" {SIMULATED_MARK}{option.simulated_outcome.outcome.value}" if option.simulated_outcome is not None else ""
     )
-    if option.relation == CURRENT and option.accuracy is None and option.evaluation is None:
+    if option.accuracy is None and option.evaluation is None:
         addition += f" on the main screen's {counted_noun_text(session.count_judging_samples(option.config), 'sample')}"
     return [
         (
@@ -284,8 +303,10 @@ def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption,
 def search_check_texts(session: Session, search_status: SearchStatus, option: SearchOption) -> list[str]:
     """Returns the evidence for a config that a search offers. Each clause outside parentheses is a text of its own."""
     end_event = search_status.end_event
-    if option.relation == CURRENT or end_event is None:
+    if option.relation in (CURRENT, EARLIER) or search_status.report is None:
         return []
+    if end_event is None:
+        return [*reversed(search_status.report.remarks)]  # the newest one says why the search goes on
     missed_outcome = _find_missed_outcome(session, search_status, option.config)
     missed_text = missed_outcome.reasons[0] if missed_outcome is not None else ""
     if option.config == end_event.result.config:
