@@ -324,13 +324,11 @@ def _repair(
     """The config with the moves of a row; notes their number, or the reason why there are none."""
     from trt_tui.core.measure.weight_rounding import measure_roundings
     from trt_tui.core.measure.zero_cost_kinds import (
-        BiasCorrectionKind,
-        EqualizationKind,
-        SmoothQuantKind,
+        ZERO_COST_KINDS,
         add_zero_cost_moves,
     )
 
-    kinds = (SmoothQuantKind(), EqualizationKind(), BiasCorrectionKind())
+    kinds = [kind for kind in ZERO_COST_KINDS if kind.title in ("SmoothQuant", "equalization", "bias correction")]
     if (kind := next((kind for kind in kinds if kind.title in row), None)) is not None:
         return _choose_proposal(kind, network, config, samples, ranges, backend, values)
     if (method := next((method for method in ("scales", "GPTQ") if method in row), None)) is not None:

@@ -20,7 +20,12 @@ from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization, lo
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
-from trt_tui.core.measure.zero_cost_kinds import AttentionScaleKind, ProposalContext, TrialBudget, add_zero_cost_moves
+from trt_tui.core.measure.zero_cost_kinds import (
+    ZERO_COST_MOVE_CLASSES,
+    ProposalContext,
+    TrialBudget,
+    add_zero_cost_moves,
+)
 from trt_tui.core.moves.config import PrecisionConfig, replace_file_precision_of_groups
 from trt_tui.core.moves.constant_moves import (
     AttentionScaleMove,
@@ -380,12 +385,14 @@ def test_proposals_name_the_place_and_none_is_made_in_fp32(opened, backend, tmp_
         lambda title: None,
         lambda config, moves: add_zero_cost_moves(config, network, moves),
     )
-    assert [proposal.label for proposal in AttentionScaleKind().make_proposals(context)] == [
+    assert [proposal.label for proposal in ZERO_COST_MOVE_CLASSES[AttentionScaleMove].make_proposals(context)] == [
         "QK scale in Q",
         "QK scale in Q and K",
     ]
     exact = replace(context, config=PrecisionConfig.from_precision(FP32))
-    assert not list(AttentionScaleKind().make_proposals(exact))  # in FP32 the place makes no difference
+    assert not list(
+        ZERO_COST_MOVE_CLASSES[AttentionScaleMove].make_proposals(exact)
+    )  # in FP32 the place makes no difference
 
 
 @pytest.mark.rtx

@@ -26,7 +26,7 @@ from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.measure.zero_cost_kinds import (
-    EqualizationKind,
+    ZERO_COST_MOVE_CLASSES,
     JudgedMeasurement,
     ProposalContext,
     TrialBudget,
@@ -49,7 +49,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
-KIND = EqualizationKind()
+KIND = ZERO_COST_MOVE_CLASSES[EqualizationMove]
 
 
 def samples_of(network, feeds, folder):

@@ -238,7 +238,7 @@ def _quantizer_notes(
     notes += [
         kind.omission_text.format(count=len(moves))
         for move_class, kind in ZERO_COST_MOVE_CLASSES.items()
-        if not kind.is_exact and (moves := config.get_moves(move_class))
+        if kind.omission_text and (moves := config.get_moves(move_class))
     ]
     notes.append("MatMuls of attention over more than 512 tokens are always left out.")
     return notes
@@ -296,7 +296,7 @@ def write_modelopt_export(context: ExportContext) -> WrittenExport:
 def _derive_fp32_config(config: PrecisionConfig) -> PrecisionConfig:
     """Returns a config in FP32 with the exact zero-cost moves and the fusion barriers of another config."""
     fp32_config = PrecisionConfig.from_precision(Precision.FP32)
-    exact_classes = (move_class for move_class, kind in ZERO_COST_MOVE_CLASSES.items() if kind.is_exact)
+    exact_classes = (move_class for move_class, kind in ZERO_COST_MOVE_CLASSES.items() if not kind.omission_text)
     move_classes: tuple[type[Move], ...] = (*exact_classes, BarrierMove)
     for move_class in move_classes:
         fp32_config = fp32_config.with_moves(config.get_moves(move_class))

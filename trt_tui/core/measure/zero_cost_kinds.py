@@ -1,6 +1,6 @@
 """The table of the kinds of zero-cost change, and the functions that read it.
 
-A new kind is a subclass of `ZeroCostKind` here, and has one entry in `ZERO_COST_KINDS`.
+A new kind is an entry of `ZERO_COST_KINDS` here.
 
 The subject of a zero-cost move is the group that has it. The move of a group that reads scaled channels belongs to the
 group that produces them. A group in file precision has the precisions and ranges of a quantized or FP16 file.
@@ -15,13 +15,13 @@ the moves are proposed only if they also reduce the error of the other samples.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
+from functools import partial
 from itertools import starmap
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -248,66 +248,54 @@ class ProposalContext:
         return values
 
 
-class ZeroCostKind(ABC):
+RefusalReason = Callable[[NetworkOutline, FusionGroup, PrecisionConfig], str]
+"""Returns the reason why a fusion group cannot have a change in a config of the user; "" if it can. The change may
+replace the file precision of the group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroCostKind:
     """A kind of change that adds no run time: its texts, its conditions and the measurement of its proposals.
 
     `ZERO_COST_KINDS` lists all kinds. The app, the remedies, the searches and the exporters read that table.
 
     Attributes:
         title: The name of the kind in lists and messages.
+        make_proposals: A function that yields the changes that the groups of a context can have and do not have yet,
+            one config for each variant. It raises an `InputError` if a tensor contains NaN or infinity in FP32, or the
+            data cannot be read.
         move_class: The kind of move that the change adds; None if it only changes precisions.
         stage: The stage in which the change is measured and tried.
         needs_quantized_file: True if the change is for a network that comes from a quantized file.
         is_for_rows: True if the change is offered for single groups.
         is_for_searches: True if a search tries the change on all groups.
-        is_exact: True if the network computes the same values in FP32 with the change.
-        is_dropped_when_raised: True if a search removes the change from a group that it raises.
-        omission_text: The text of the exports that keep only exact changes, about a number of moves; "" for exact
-            changes.
+        omission_text: The text of the exports that keep only exact changes, about a number of moves; "" for an exact
+            change, with which the network computes the same values in FP32. Other changes belong to quantized values: a
+            search removes them from a group that it raises.
+        find_subject: A function that returns the subject of the move that makes the change for a group; None if there
+            is none.
+        find_changed_tensors_and_groups: A function that returns the tensors and the groups whose values a move changes,
+            by its subject, so that earlier measurements become invalid. `add_zero_cost_moves` removes the ranges of
+            these tensors, and the moves of later stages on these groups.
     """
 
-    title: ClassVar[str]
-    move_class: ClassVar[type[Move] | None] = None
-    stage: ClassVar[ZeroCostStage] = ZeroCostStage.FORM
-    needs_quantized_file: ClassVar[bool] = False
-    is_for_rows: ClassVar[bool] = True
-    is_for_searches: ClassVar[bool] = True
-    is_exact: ClassVar[bool] = True
-    is_dropped_when_raised: ClassVar[bool] = False
-    omission_text: ClassVar[str] = ""
+    title: str
+    refusal_reason: RefusalReason
+    make_proposals: Callable[[ProposalContext], Iterator[ConfigProposal]]
+    move_class: type[Move] | None = None
+    stage: ZeroCostStage = ZeroCostStage.FORM
+    needs_quantized_file: bool = False
+    is_for_rows: bool = True
+    is_for_searches: bool = True
+    omission_text: str = ""
+    find_subject: Callable[[NetworkOutline, FusionGroup], str | None] = lambda network, group: group.name
+    find_changed_tensors_and_groups: Callable[[NetworkOutline, str], tuple[Sequence[str], Sequence[str]]] = (
+        lambda network, subject: ((), ())
+    )
 
     def is_listed_for(self, network: NetworkOutline) -> bool:
         """Returns True if lists show the kind for a network, even where it is impossible."""
         return not self.needs_quantized_file or network.qdq_findings is not None
-
-    @abstractmethod
-    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        """Returns the reason why a fusion group cannot have the change; "" if it can.
-
-        Args:
-            config: The config of the user. The change may replace the file precision of the group.
-        """
-
-    def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
-        """Returns the subject of the move that makes the change for a group; None if there is none."""
-        return group.name
-
-    def find_changed_tensors_and_groups(
-        self, network: NetworkOutline, subject: str
-    ) -> tuple[Sequence[str], Sequence[str]]:
-        """Returns the tensors and the groups whose values a move changes, so that earlier measurements become invalid.
-
-        `add_zero_cost_moves` removes the ranges of these tensors, and the moves of later stages on these groups.
-        """
-        return (), ()
-
-    @abstractmethod
-    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        """Yields the changes that the groups of a context can have and do not have yet, one config for each variant.
-
-        Raises:
-            InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
-        """
 
 
 MAX_ROUNDS = 16
@@ -979,194 +967,221 @@ SEARCH_REASON = "search:"
 """The prefix of the origin of moves that a search makes."""
 
 
-class ChannelScalingKind(ZeroCostKind):
-    """Scaled channels between the layers that write them and the quantized layers that read them.
+# -- scaled channels ---------------------------------------------------------------------------------------------------
 
-    Attributes:
-        reader_precisions: The precisions of readers that the change helps.
+ChannelRefusalReason = Callable[[NetworkOutline, str, PrecisionConfig], str]
+"""Returns the reason why the channels that a group writes cannot be scaled in a config; "" if they can."""
+
+
+def _smoothquant_refusal_reason(network: NetworkOutline, subject: str, config: PrecisionConfig) -> str:
+    return channel_scaling_refusal_reason(network, subject) or _missing_reader_reason(
+        network, subject, config, (Precision.INT8,)
+    )
+
+
+def _equalization_refusal_reason(network: NetworkOutline, subject: str, config: PrecisionConfig) -> str:
+    return equalization_refusal_reason(network, subject) or _missing_reader_reason(
+        network, subject, config, tuple(QUANTIZED_TYPES)
+    )
+
+
+def _missing_reader_reason(
+    network: NetworkOutline, subject: str, config: PrecisionConfig, precisions: Sequence[Precision]
+) -> str:
+    """Returns the reason why scaled channels help nothing: no layer in one of some precisions reads them; "" if one
+    does."""
+    layers = network.zero_cost_support.channel_scalings[subject].reading_layers
+    readers = [group for layer in layers if (group := network.find_group(layer)) is not None]
+    ready = replace_file_precision_of_groups(config, readers)
+    if any(ready.precision_of(reader) in precisions for reader in readers):
+        return ""
+    return f"no layer in {', '.join(precision.label for precision in precisions)} reads its channels"
+
+
+def _group_channels_refusal_reason(
+    refusal_reason: ChannelRefusalReason,
+    no_channels_text: str,
+    network: NetworkOutline,
+    group: FusionGroup,
+    config: PrecisionConfig,
+) -> str:
+    """Returns the reason why the channels that a group writes or reads cannot be scaled.
+
+    Args:
         no_channels_text: The reason against a group without channels that could be scaled.
     """
-
-    reader_precisions: ClassVar[Collection[Precision]]
-    no_channels_text: ClassVar[str]
-
-    @abstractmethod
-    def channel_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Returns the reason why the channels that a group writes cannot be scaled; "" if they can."""
-
-    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        subject = self.find_subject(network, group)
-        return self.no_channels_text if subject is None else self._subject_refusal_reason(network, subject, config)
-
-    def _subject_refusal_reason(self, network: NetworkOutline, subject: str, config: PrecisionConfig) -> str:
-        if reason := self.channel_refusal_reason(network, subject):
-            return reason
-        readers = [
-            group
-            for layer in network.zero_cost_support.channel_scalings[subject].reading_layers
-            if (group := network.find_group(layer)) is not None
-        ]
-        ready = replace_file_precision_of_groups(config, readers)
-        return (
-            ""
-            if any(ready.precision_of(reader) in self.reader_precisions for reader in readers)
-            else (
-                f"no layer in {', '.join(precision.label for precision in self.reader_precisions)} reads its channels"
-            )
-        )
-
-    def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
-        return network.zero_cost_support.find_channel_scaling_key(group.name, group.layers)
-
-    def find_changed_tensors_and_groups(
-        self, network: NetworkOutline, subject: str
-    ) -> tuple[Sequence[str], Sequence[str]]:
-        scaling = network.zero_cost_support.channel_scalings[subject]
-        layers = (*(producer.port[0] for producer in scaling.producers), *scaling.reading_layers)
-        groups = dict.fromkeys(group.name for layer in layers if (group := network.find_group(layer)) is not None)
-        return [tensor.tensor for tensor in scaling.tensors], list(groups)
-
-    def find_changed_groups(self, network: NetworkOutline, subjects: Iterable[str]) -> list[FusionGroup]:
-        return [
-            network.get_group(name)
-            for subject in subjects
-            for name in self.find_changed_tensors_and_groups(network, subject)[1]
-        ]
-
-    def find_subjects_without_factors(self, context: ProposalContext, subjects: Iterable[str | None]) -> list[str]:
-        """Returns the subjects without channel factors whose channels quantized layers read, each once."""
-        open_subjects = []
-        for subject in dict.fromkeys(filter(None, subjects)):
-            if not self.channel_refusal_reason(context.network, subject):
-                groups = self.find_changed_groups(context.network, [subject])
-                changed, _ = context.prepare_config(groups)
-                stays_in_file = any(changed.precision_of(group) is Precision.FILE for group in groups)
-                if not (
-                    stays_in_file
-                    or changed.has_scaled_channels(subject)
-                    or self._subject_refusal_reason(context.network, subject, changed)
-                ):
-                    open_subjects.append(subject)
-        return open_subjects
+    subject = _find_scaled_group(network, group)
+    return no_channels_text if subject is None else refusal_reason(network, subject, config)
 
 
-class SmoothQuantKind(ChannelScalingKind):
-    """Scaled channels between their producers and the INT8 layers that multiply them."""
-
-    title = "SmoothQuant"
-    move_class: ClassVar[type[Move] | None] = SmoothQuantMove
-    reader_precisions = (Precision.INT8,)
-    no_channels_text = "its input does not come from layers alone whose channels can be divided"
-
-    def channel_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        return channel_scaling_refusal_reason(network, subject)
-
-    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        """Yields the channels behind normalisations, and then those between other layers, for each strength.
-
-        A search gets the channels behind normalisations only. The ranges of scaled channels are fixed, and other ranges
-        often gain more between the layers of a CNN.
-
-        Implements `ZeroCostKind.make_proposals`.
-        """
-        network, all_norms = context.network, context.network.zero_cost_support.norms
-        subjects = self.find_subjects_without_factors(
-            context,
-            (
-                subject
-                for group in context.groups
-                if (subject := self.find_subject(network, group)) in all_norms
-                or not context.reason.startswith(SEARCH_REASON)
-            ),
-        )
-        if not subjects:
-            return
-        extrema = context.get_measured_values("largest values of channels", (), subjects)
-        moves_by_strength = {
-            strength: measure_smoothquant_moves(
-                network,
-                subjects,
-                context.samples,
-                context.backend,
-                strength=strength,
-                reason=context.reason,
-                extrema=extrema,
-                progress=context.make_progress("largest values of channels"),
-                executor=context.make_executor(),
-            )
-            for strength in SMOOTHQUANT_STRENGTHS
-        }
-        norms = [name for name in subjects if name in all_norms]
-        for names, place in (
-            (norms, ""),
-            ([name for name in subjects if name not in norms], " between weights" if norms else ""),
-        ):
-            changed, suffix = context.prepare_config(self.find_changed_groups(network, names))
-            for strength, moves in moves_by_strength.items() if names else ():
-                yield ConfigProposal(
-                    f"{self.title} {strength:g}{place}{suffix}",
-                    context.add_moves(changed, {name: moves[name] for name in names}),
-                    f"SmoothQ α {strength:g}",
-                    self.title + place,
-                )
+def _find_scaled_group(network: NetworkOutline, group: FusionGroup) -> str | None:
+    return network.zero_cost_support.find_channel_scaling_key(group.name, group.layers)
 
 
-class EqualizationKind(ChannelScalingKind):
-    """Scaled channels between the layers that write them and the quantized layers that read them.
+def _find_scaled_tensors_and_groups(network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+    scaling = network.zero_cost_support.channel_scalings[subject]
+    layers = (*(producer.port[0] for producer in scaling.producers), *scaling.reading_layers)
+    groups = dict.fromkeys(group.name for layer in layers if (group := network.find_group(layer)) is not None)
+    return [tensor.tensor for tensor in scaling.tensors], list(groups)
 
-    It is offered for the channels that a single group reads, and in a search for all.
+
+def _find_groups_of_scaled_channels(network: NetworkOutline, subjects: Iterable[str]) -> list[FusionGroup]:
+    names = (name for subject in subjects for name in _find_scaled_tensors_and_groups(network, subject)[1])
+    return [*map(network.get_group, names)]
+
+
+def _find_subjects_without_factors(
+    context: ProposalContext, refusal_reason: ChannelRefusalReason, subjects: Iterable[str | None]
+) -> list[str]:
+    """Returns the subjects without channel factors whose channels quantized layers read, each once."""
+    open_subjects = []
+    for subject in dict.fromkeys(filter(None, subjects)):
+        if not refusal_reason(context.network, subject, context.config):
+            groups = _find_groups_of_scaled_channels(context.network, [subject])
+            changed, _ = context.prepare_config(groups)
+            stays_in_file = any(changed.precision_of(group) is Precision.FILE for group in groups)
+            if not (stays_in_file or changed.has_scaled_channels(subject)):
+                open_subjects.append(subject)
+    return open_subjects
+
+
+def _propose_smoothquant(context: ProposalContext) -> Iterator[ConfigProposal]:
+    """Yields the channels behind normalisations, and then those between other layers, for each strength.
+
+    A search gets the channels behind normalisations only. The ranges of scaled channels are fixed, and other ranges
+    often gain more between the layers of a CNN.
     """
-
-    title = "equalization"
-    move_class: ClassVar[type[Move] | None] = EqualizationMove
-    reader_precisions = tuple(QUANTIZED_TYPES)
-    no_channels_text = "it neither writes nor reads channels of two layers with weights"
-
-    def channel_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        return equalization_refusal_reason(network, subject)
-
-    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        network = context.network
-        subjects = self.find_subjects_without_factors(
-            context,
-            (
-                name
-                for group in context.groups
-                for name in (self.find_subject(network, group), group.name if len(context.groups) > 1 else None)
-            ),
+    network, all_norms = context.network, context.network.zero_cost_support.norms
+    subjects = _find_subjects_without_factors(
+        context,
+        _smoothquant_refusal_reason,
+        (
+            subject
+            for group in context.groups
+            if (subject := _find_scaled_group(network, group)) in all_norms
+            or not context.reason.startswith(SEARCH_REASON)
+        ),
+    )
+    if not subjects:
+        return
+    extrema = context.get_measured_values("largest values of channels", (), subjects)
+    moves_by_strength = {
+        strength: measure_smoothquant_moves(
+            network,
+            subjects,
+            context.samples,
+            context.backend,
+            strength=strength,
+            reason=context.reason,
+            extrema=extrema,
+            progress=context.make_progress("largest values of channels"),
+            executor=context.make_executor(),
         )
-        changed, suffix = context.prepare_config(self.find_changed_groups(network, subjects))
-        moves = choose_equalization_moves(context, changed, subjects) if subjects else {}
-        if moves:
-            yield ConfigProposal(f"{self.title}{suffix}", context.add_moves(changed, moves), self.title)
+        for strength in SMOOTHQUANT_STRENGTHS
+    }
+    norms = [name for name in subjects if name in all_norms]
+    for names, place in (
+        (norms, ""),
+        ([name for name in subjects if name not in norms], " between weights" if norms else ""),
+    ):
+        changed, suffix = context.prepare_config(_find_groups_of_scaled_channels(network, names))
+        for strength, moves in moves_by_strength.items() if names else ():
+            yield ConfigProposal(
+                f"SmoothQuant {strength:g}{place}{suffix}",
+                context.add_moves(changed, {name: moves[name] for name in names}),
+                f"SmoothQ α {strength:g}",
+                f"SmoothQuant{place}",
+            )
 
 
-class GroupMoveKind(ZeroCostKind):
-    """A kind whose move is made on each group that can have it."""
+def _propose_equalization(context: ProposalContext) -> Iterator[ConfigProposal]:
+    """Yields the equalization of the channels that a single group reads, and in a search of all channels."""
+    network = context.network
+    subjects = _find_subjects_without_factors(
+        context,
+        _equalization_refusal_reason,
+        (
+            name
+            for group in context.groups
+            for name in (_find_scaled_group(network, group), group.name if len(context.groups) > 1 else None)
+        ),
+    )
+    changed, suffix = context.prepare_config(_find_groups_of_scaled_channels(network, subjects))
+    moves = choose_equalization_moves(context, changed, subjects) if subjects else {}
+    if moves:
+        yield ConfigProposal(f"equalization{suffix}", context.add_moves(changed, moves), "equalization")
 
-    move_class: ClassVar[type[Move]]
 
-    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+# -- other kinds -------------------------------------------------------------------------------------------------------
+
+
+def _propose_qdq_repairs(context: ProposalContext) -> Iterator[ConfigProposal]:
+    for group in context.groups:
+        precision = find_qdq_repair(context.network, context.config, group)
+        if precision is not None:
+            yield ConfigProposal(
+                f"{precision.label} with new Q/DQ{LEAVES_FILE_SUFFIX}",
+                context.config.with_group_precision([group], precision, context.reason),
+                f"{precision.label}, new Q/DQ",
+            )
+
+
+def _propose_recalibration(context: ProposalContext) -> Iterator[ConfigProposal]:
+    """Yields the ranges of the calibration samples in place of those of a quantized file.
+
+    Without them, the effect of other ranges would count as a gain of the following changes.
+    """
+    ready, _ = context.prepare_config(context.groups)
+    changed, suffix = context.prepare_config(
+        group
+        for group in context.groups
+        if context.config.precision_of(group) is Precision.FILE
+        and group.calibrated_qdq_sites(ready.precision_of(group))
+    )
+    if suffix:
+        yield ConfigProposal(f"recalibration{suffix}", changed)
+
+
+ProposeGroupMoves = Callable[[ProposalContext, Sequence[FusionGroup], PrecisionConfig, str], Iterator[ConfigProposal]]
+"""Yields proposals for groups that can have a move, in a config that is prepared for them. The last argument is the
+suffix of the labels for this config."""
+
+
+def _make_group_kind(
+    *, move_class: type[Move], refusal_reason: RefusalReason, propose_moves: ProposeGroupMoves, **fields: Any
+) -> ZeroCostKind:
+    """Returns a kind whose move is made on each group that can have it."""
+
+    def make_proposals(context: ProposalContext) -> Iterator[ConfigProposal]:
         ready, _ = context.prepare_config(context.groups)
         groups = [
             group
             for group in context.groups
             if ready.precision_of(group) is not Precision.FILE
-            and not self.refusal_reason(context.network, group, ready)
-            and group.name not in context.config.get_moves(self.move_class)
+            and not refusal_reason(context.network, group, ready)
+            and group.name not in context.config.get_moves(move_class)
         ]
         if groups:
-            yield from self.propose_moves(context, groups, *context.prepare_config(groups))
+            yield from propose_moves(context, groups, *context.prepare_config(groups))
 
-    @abstractmethod
-    def propose_moves(
-        self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
-    ) -> Iterator[ConfigProposal]:
-        """Yields proposals for groups that can have the move.
+    return ZeroCostKind(move_class=move_class, refusal_reason=refusal_reason, make_proposals=make_proposals, **fields)
 
-        Args:
-            config: The config of the context, prepared for these groups. ``suffix`` belongs to its labels.
-        """
+
+def _norm_rewrite_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+    precision = replace_file_precision_of_groups(config, [group]).precision_of(group)
+    return rewrite_refusal_reason(network, group.name) or (
+        "" if precision.value_type in (Precision.FP16, Precision.BF16) else "it runs in neither FP16 nor BF16"
+    )
+
+
+def _propose_norm_rewrites(
+    context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
+) -> Iterator[ConfigProposal]:
+    rewrites = propose_normalisation_rewrites(context.network, groups, context.reason)
+    operator_names = dict.fromkeys(move.operator.replace("alization", "") for move in rewrites.values())
+    yield ConfigProposal(
+        f"{' and '.join(operator_names)} operator{suffix}", config.with_moves(rewrites), f"as {min(operator_names)}"
+    )
 
 
 ROUNDING_TITLES = {"scales": "weight scales by error", "GPTQ": "GPTQ"}
@@ -1174,239 +1189,182 @@ ROUNDING_SHORT_TITLES = {"scales": "weight scales", "GPTQ": "GPTQ"}
 """The titles of proposals by the method of the rounding moves."""
 
 
-class QdqRepairKind(ZeroCostKind):
-    """New Q/DQ nodes for a group of a quantized file, if the check of the file has a finding that they repair."""
-
-    title = "new Q/DQ"
-    needs_quantized_file = True
-    is_for_searches = False
-
-    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return qdq_repair_refusal_reason(network, group, config)
-
-    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        for group in context.groups:
-            precision = find_qdq_repair(context.network, context.config, group)
-            if precision is not None:
-                yield ConfigProposal(
-                    f"{precision.label} with new Q/DQ{LEAVES_FILE_SUFFIX}",
-                    context.config.with_group_precision([group], precision, context.reason),
-                    f"{precision.label}, new Q/DQ",
-                )
-
-
-class RecalibrationKind(ZeroCostKind):
-    """The ranges of the calibration samples in place of those of a quantized file, for a search.
-
-    Without it, the effect of other ranges would count as a gain of the following changes.
-    """
-
-    title = "recalibration"
-    needs_quantized_file = True
-    is_for_rows = False
-
-    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return "" if config.precision_of(group) is Precision.FILE else "it is not in file precision"
-
-    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        ready, _ = context.prepare_config(context.groups)
-        changed, suffix = context.prepare_config(
-            group
-            for group in context.groups
-            if context.config.precision_of(group) is Precision.FILE
-            and group.calibrated_qdq_sites(ready.precision_of(group))
-        )
-        if suffix:
-            yield ConfigProposal(f"{self.title}{suffix}", changed)
-
-
-class NormRewriteKind(GroupMoveKind):
-    """One ONNX operator in place of a decomposed LayerNorm or RMSNorm, for groups in FP16 or BF16."""
-
-    title = "operator"
-    move_class = NormRewriteMove
-
-    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        precision = replace_file_precision_of_groups(config, [group]).precision_of(group)
-        return rewrite_refusal_reason(network, group.name) or (
-            "" if precision.value_type in (Precision.FP16, Precision.BF16) else "it runs in neither FP16 nor BF16"
-        )
-
-    def propose_moves(
-        self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
-    ) -> Iterator[ConfigProposal]:
-        rewrites = propose_normalisation_rewrites(context.network, groups, context.reason)
-        operator_names = dict.fromkeys(move.operator.replace("alization", "") for move in rewrites.values())
-        yield ConfigProposal(
-            f"{' and '.join(operator_names)} operator{suffix}", config.with_moves(rewrites), f"as {min(operator_names)}"
-        )
-
-
-class RoundingKind(GroupMoveKind):
-    """Scales and quantized values of weights that are chosen by the error of the layer's output."""
-
-    title = "rounding"
-    move_class = RoundingMove
-    stage = ZeroCostStage.ROUNDING
-    is_exact = False
-    is_dropped_when_raised = True
-    omission_text = "Roundings of weights are left out ({count}): the typed network contains them."
-
-    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return rounding_refusal_reason(network, group, replace_file_precision_of_groups(config, [group]))
-
-    def find_changed_tensors_and_groups(
-        self, network: NetworkOutline, subject: str
-    ) -> tuple[Sequence[str], Sequence[str]]:
-        return (), [subject]
-
-    def propose_moves(
-        self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
-    ) -> Iterator[ConfigProposal]:
-        if not context.budget.reserve_configs(count_simulated_configs(context.network, config, groups)):
-            return
-        names = [group.name for group in groups]
-        proposals = context.find_or_measure(
-            self.title,
+def _propose_roundings(
+    context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
+) -> Iterator[ConfigProposal]:
+    if not context.budget.reserve_configs(count_simulated_configs(context.network, config, groups)):
+        return
+    names = [group.name for group in groups]
+    proposals = context.find_or_measure(
+        "rounding",
+        config,
+        tuple[RoundingProposal, ...],
+        lambda: measure_roundings(
+            context.network,
             config,
-            tuple[RoundingProposal, ...],
-            lambda: measure_roundings(
-                context.network,
-                config,
-                context.ranges,
-                groups,
-                context.samples,
-                context.backend,
-                progress=context.make_progress("errors of rounded weights"),
-            ),
-            subjects=names,
-        )
-        for proposal in proposals:
-            moves = {name: replace(move, reason=context.reason) for name, move in proposal.moves.items()}
-            short_title = ROUNDING_SHORT_TITLES[proposal.method]
-            title = (
-                f"{short_title} ({len(moves)} of {len(names)} layers)"
-                if len(names) > 1
-                else ROUNDING_TITLES[proposal.method]
-            )
-            yield ConfigProposal(f"{title}{suffix}", context.add_moves(config, moves), short_title)
-
-
-class AttentionScaleKind(ZeroCostKind):
-    """The scale of the scores of an attention, in front of the product of queries and keys."""
-
-    title = "QK scale"
-    move_class = AttentionScaleMove
-
-    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return attention_scale_refusal_reason(network, group.name)
-
-    def find_changed_tensors_and_groups(
-        self, network: NetworkOutline, subject: str
-    ) -> tuple[Sequence[str], Sequence[str]]:
-        """Returns the groups that produce the operands. Ranges are scaled with their tensors, and stay.
-
-        Implements `ZeroCostKind.find_changed_tensors_and_groups`.
-        """
-        scale = network.zero_cost_support.attention_scales[subject]
-        layers = [producer.port[0] for operand in (scale.query, scale.key) for producer in operand.producers]
-        groups = (network.find_group(layer) for layer in layers)
-        return (), list(dict.fromkeys(group.name for group in groups if group is not None))
-
-    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        """Yields the scale at one operand, and its square root at both.
-
-        Implements `ZeroCostKind.make_proposals`.
-        """
-        network = context.network
-        subjects = [
-            group.name
-            for group in context.groups
-            if not attention_scale_refusal_reason(network, group.name)
-            and group.name not in context.config.get_moves(AttentionScaleMove)
-            and context.prepare_config([group])[0].precision_of(group) is not Precision.FP32
-        ]
-        scales = network.zero_cost_support.attention_scales
-        for placements in (SINGLE_PLACEMENTS, (ScalePlacement.BOTH,)):
-            possible = {
-                subject: [
-                    placement for placement in placements if not placement_refusal_reason(scales[subject], placement)
-                ]
-                for subject in subjects
-            }
-            moves = {
-                subject: make_attention_scale_move(network, subject, allowed[0], context.reason)
-                for subject, allowed in possible.items()
-                if allowed
-            }
-            if not moves:
-                continue
-            names = dict.fromkeys(
-                name
-                for subject in moves
-                for name in (subject, *self.find_changed_tensors_and_groups(network, subject)[1])
-            )
-            changed, suffix = context.prepare_config(map(network.get_group, names))
-            places = dict.fromkeys(PLACEMENT_LABELS[ScalePlacement(move.placement)] for move in moves.values())
-            yield ConfigProposal(
-                f"{self.title} {' or '.join(places)}{suffix}",
-                context.add_moves(changed, moves),
-                f"QK {next(iter(places))}",
-            )
-
-
-class BiasCorrectionKind(GroupMoveKind):
-    """Corrected biases of INT8 layers."""
-
-    title = "bias correction"
-    move_class = BiasCorrectionMove
-    stage = ZeroCostStage.BIAS
-    is_exact = False
-    is_dropped_when_raised = True
-    omission_text = (
-        "Bias corrections are left out ({count}): they belong to the quantized values of the typed network, "
-        "which contains them."
+            context.ranges,
+            groups,
+            context.samples,
+            context.backend,
+            progress=context.make_progress("errors of rounded weights"),
+        ),
+        subjects=names,
     )
-
-    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return bias_correction_refusal_reason(network, group, replace_file_precision_of_groups(config, [group]))
-
-    def propose_moves(
-        self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
-    ) -> Iterator[ConfigProposal]:
-        corrections = context.get_measured_values(
-            "bias corrections", (config, context.range_method), [group.name for group in groups]
+    for proposal in proposals:
+        moves = {name: replace(move, reason=context.reason) for name, move in proposal.moves.items()}
+        short_title = ROUNDING_SHORT_TITLES[proposal.method]
+        title = (
+            f"{short_title} ({len(moves)} of {len(names)} layers)"
+            if len(names) > 1
+            else ROUNDING_TITLES[proposal.method]
         )
-        missing = [group for group in groups if group.name not in corrections]
-        if missing:
-            corrections |= measure_bias_corrections(
-                context.network,
-                config,
-                context.ranges,
-                missing,
-                context.samples,
-                context.backend,
-                progress=context.make_progress("means of channels"),
-                executor=context.make_executor(),
-            )
-        moves = {
-            group.name: replace(corrections[group.name], reason=context.reason)
-            for group in groups
-            if group.name in corrections
+        yield ConfigProposal(f"{title}{suffix}", context.add_moves(config, moves), short_title)
+
+
+def _find_groups_before_attention(network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Returns the groups that produce the operands of an attention. Ranges are scaled with their tensors, and stay."""
+    scale = network.zero_cost_support.attention_scales[subject]
+    layers = [producer.port[0] for operand in (scale.query, scale.key) for producer in operand.producers]
+    groups = (network.find_group(layer) for layer in layers)
+    return (), list(dict.fromkeys(group.name for group in groups if group is not None))
+
+
+def _propose_attention_scales(context: ProposalContext) -> Iterator[ConfigProposal]:
+    """Yields the scale of the scores at one operand, and its square root at both."""
+    network = context.network
+    subjects = [
+        group.name
+        for group in context.groups
+        if not attention_scale_refusal_reason(network, group.name)
+        and group.name not in context.config.get_moves(AttentionScaleMove)
+        and context.prepare_config([group])[0].precision_of(group) is not Precision.FP32
+    ]
+    scales = network.zero_cost_support.attention_scales
+    for placements in (SINGLE_PLACEMENTS, (ScalePlacement.BOTH,)):
+        possible = {
+            subject: [placement for placement in placements if not placement_refusal_reason(scales[subject], placement)]
+            for subject in subjects
         }
-        if moves:
-            yield ConfigProposal(f"{self.title}{suffix}", context.add_moves(config, moves), self.title)
+        moves = {
+            subject: make_attention_scale_move(network, subject, allowed[0], context.reason)
+            for subject, allowed in possible.items()
+            if allowed
+        }
+        if not moves:
+            continue
+        names = dict.fromkeys(
+            name for subject in moves for name in (subject, *_find_groups_before_attention(network, subject)[1])
+        )
+        changed, suffix = context.prepare_config(map(network.get_group, names))
+        places = dict.fromkeys(PLACEMENT_LABELS[ScalePlacement(move.placement)] for move in moves.values())
+        yield ConfigProposal(
+            f"QK scale {' or '.join(places)}{suffix}", context.add_moves(changed, moves), f"QK {next(iter(places))}"
+        )
+
+
+def _propose_bias_corrections(
+    context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
+) -> Iterator[ConfigProposal]:
+    corrections = context.get_measured_values(
+        "bias corrections", (config, context.range_method), [group.name for group in groups]
+    )
+    missing = [group for group in groups if group.name not in corrections]
+    if missing:
+        corrections |= measure_bias_corrections(
+            context.network,
+            config,
+            context.ranges,
+            missing,
+            context.samples,
+            context.backend,
+            progress=context.make_progress("means of channels"),
+            executor=context.make_executor(),
+        )
+    moves = {
+        group.name: replace(corrections[group.name], reason=context.reason)
+        for group in groups
+        if group.name in corrections
+    }
+    if moves:
+        yield ConfigProposal(f"bias correction{suffix}", context.add_moves(config, moves), "bias correction")
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (
-    QdqRepairKind(),
-    RecalibrationKind(),
-    NormRewriteKind(),
-    AttentionScaleKind(),
-    SmoothQuantKind(),
-    EqualizationKind(),
-    RoundingKind(),
-    BiasCorrectionKind(),
+    ZeroCostKind(  # new Q/DQ nodes for a group of a quantized file with a finding that they repair
+        title="new Q/DQ",
+        refusal_reason=qdq_repair_refusal_reason,
+        make_proposals=_propose_qdq_repairs,
+        needs_quantized_file=True,
+        is_for_searches=False,
+    ),
+    ZeroCostKind(
+        title="recalibration",
+        refusal_reason=lambda network, group, config: (
+            "" if config.precision_of(group) is Precision.FILE else "it is not in file precision"
+        ),
+        make_proposals=_propose_recalibration,
+        needs_quantized_file=True,
+        is_for_rows=False,
+    ),
+    _make_group_kind(  # one ONNX operator in place of a decomposed LayerNorm or RMSNorm
+        title="operator",
+        move_class=NormRewriteMove,
+        refusal_reason=_norm_rewrite_refusal_reason,
+        propose_moves=_propose_norm_rewrites,
+    ),
+    ZeroCostKind(  # the scale of the scores of an attention, in front of the product of queries and keys
+        title="QK scale",
+        move_class=AttentionScaleMove,
+        refusal_reason=lambda network, group, config: attention_scale_refusal_reason(network, group.name),
+        find_changed_tensors_and_groups=_find_groups_before_attention,
+        make_proposals=_propose_attention_scales,
+    ),
+    ZeroCostKind(
+        title="SmoothQuant",
+        move_class=SmoothQuantMove,
+        refusal_reason=partial(
+            _group_channels_refusal_reason,
+            _smoothquant_refusal_reason,
+            "its input does not come from layers alone whose channels can be divided",
+        ),
+        find_subject=_find_scaled_group,
+        find_changed_tensors_and_groups=_find_scaled_tensors_and_groups,
+        make_proposals=_propose_smoothquant,
+    ),
+    ZeroCostKind(
+        title="equalization",
+        move_class=EqualizationMove,
+        refusal_reason=partial(
+            _group_channels_refusal_reason,
+            _equalization_refusal_reason,
+            "it neither writes nor reads channels of two layers with weights",
+        ),
+        find_subject=_find_scaled_group,
+        find_changed_tensors_and_groups=_find_scaled_tensors_and_groups,
+        make_proposals=_propose_equalization,
+    ),
+    _make_group_kind(  # scales and quantized values of weights, chosen by the error of the layer's output
+        title="rounding",
+        move_class=RoundingMove,
+        stage=ZeroCostStage.ROUNDING,
+        omission_text="Roundings of weights are left out ({count}): the typed network contains them.",
+        refusal_reason=lambda network, group, config: rounding_refusal_reason(
+            network, group, replace_file_precision_of_groups(config, [group])
+        ),
+        find_changed_tensors_and_groups=lambda network, subject: ((), [subject]),
+        propose_moves=_propose_roundings,
+    ),
+    _make_group_kind(
+        title="bias correction",
+        move_class=BiasCorrectionMove,
+        stage=ZeroCostStage.BIAS,
+        omission_text="Bias corrections are left out ({count}): they belong to the quantized values of the typed "
+        "network, which contains them.",
+        refusal_reason=lambda network, group, config: bias_correction_refusal_reason(
+            network, group, replace_file_precision_of_groups(config, [group])
+        ),
+        propose_moves=_propose_bias_corrections,
+    ),
 )
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
@@ -1479,8 +1437,8 @@ def add_zero_cost_moves(config: PrecisionConfig, network: NetworkOutline, moves:
 
 
 def drop_moves_of_raised_groups(config: PrecisionConfig, group_names: Sequence[str]) -> PrecisionConfig:
-    """Returns a config without the zero-cost moves that raised groups lose (`is_dropped_when_raised`)."""
+    """Returns a config without the zero-cost moves of raised groups that are not exact (`ZeroCostKind.omission_text`)."""
     for move_class, kind in ZERO_COST_MOVE_CLASSES.items():
-        if kind.is_dropped_when_raised:
+        if kind.omission_text:
             config = config.without_moves(move_class, group_names)
     return config
