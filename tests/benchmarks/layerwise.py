@@ -27,7 +27,6 @@ def ours(name: str, folder: str, kind: str):
     """Sums at all groups, without an activation leaving the session; ``kind`` is accumulated or isolated (both)."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
     from trt_tui.core.lowering.gated.assembly import build_gated_graph
-    from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
     from trt_tui.core.measure.error_metrics import ErrorSums
     from trt_tui.core.precision import Precision
 
@@ -41,14 +40,13 @@ def ours(name: str, folder: str, kind: str):
     feeds = prepared.batches(name)
 
     def run() -> str:
-        pooled = {table: [ErrorSums() for _ in gated.measured_groups] for table in fetch}
+        pooled = {table: ErrorSums() for table in fetch}
         for feed in feeds:
             for table, rows in runner.run({**feed, **gates}, fetch).items():
-                for sums, row in zip(pooled[table], rows, strict=True):
-                    sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
+                pooled[table].merge_table(rows)
         return (
             f"{len(gated.measured_groups)} groups, "
-            f"{pooled[fetch[0]][-1].compute_error_metrics().sqnr_db:.1f} dB at the last"
+            f"{pooled[fetch[0]].compute_metrics_of_each_tensor()[-1].sqnr_db:.1f} dB at the last"
         )
 
     return run

@@ -13,7 +13,7 @@ from tests.local import H200, NO_GPU, QKV
 from tests.schemas import mismatches
 from tests.texts import lacking
 from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db
-from trt_tui.core.measure.error_metrics import ErrorSums, compute_error_metrics_of_all
+from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.group_sweep import (
     GroupContributionEstimate,
     GroupEffect,
@@ -75,7 +75,7 @@ def test_a_quiet_part_of_a_concat_is_named_with_its_rms(scale, is_quiet):
         judged.append(JudgedOutput(name, "y", note=f"from {name}"))
         sums = ErrorSums()
         sums.add_tensor_pair(part, part * (1.1 if part is reference else 1.2) + 1e-6)
-        outputs[name] = OutputErrors(compute_error_metrics_of_all([sums])[0])
+        outputs[name] = OutputErrors(sums.compute_error_metrics())
     text = quiet_part_text(SimpleNamespace(judged_outputs=judged), Accuracy(outputs))
     rms = float(np.sqrt(np.mean(reference**2)))
     expected = ["y[:, 8:16] (from y[:, 8:16])", number_text(scale * rms), number_text(rms)]

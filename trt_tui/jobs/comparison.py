@@ -612,7 +612,7 @@ def _send_errors_of_first_run(
     reporter: JobReporter,
     runs: Mapping[str, PrecisionConfig],
     name: str | None,
-) -> Steps[tuple[dict[str, Sequence[ErrorSums]], PendingIntervals]]:
+) -> Steps[tuple[dict[str, ErrorSums], PendingIntervals]]:
     """Measures and sends the accuracy of one run with its accumulated errors at the groups, in the same executions.
 
     Returns the sums of the errors and the pending metric interval, by run. Both are empty if nothing was measured. This
@@ -686,7 +686,7 @@ def send_group_errors(
     reporter: JobReporter,
     runs: Mapping[str, PrecisionConfig],
     urgency: Urgency,
-    known_sums: Mapping[str, Sequence[ErrorSums]] | None = None,
+    known_sums: Mapping[str, ErrorSums] | None = None,
 ) -> Steps[None]:
     """Measures and sends the errors at the groups of each run.
 
@@ -715,7 +715,7 @@ def send_group_errors(
         yield choose_next_job_step(executor, urgency)
     known = {name: sums for name, sums in (known_sums or {}).items() if name in configs}
     for names, sums in (
-        (tuple(name for name in configs if name not in known), ()),
+        (tuple(name for name in configs if name not in known), None),
         *(((name,), run_sums) for name, run_sums in known.items()),
     ):
         last_done = 0

@@ -317,12 +317,12 @@ def test_sums_are_those_of_numpy(name, case, backend):
                 reference, test = np.where(kept, reference, 0), np.where(kept, test, 0)
             expected.add_tensor_pair(reference, test)
             size = np.abs(reference.astype(np.float64))
-            expected.fp16_over = np.count_nonzero((size > FP16_MAX) & np.isfinite(size))
-            expected.fp16_under = np.count_nonzero((size < FP16_MIN) & (size > 0))
+            expected["fp16_over"] = np.count_nonzero((size > FP16_MAX) & np.isfinite(size))
+            expected["fp16_under"] = np.count_nonzero((size < FP16_MIN) & (size > 0))
             for column, value in zip(ERROR_SUM_COLUMNS, row, strict=True):
                 # A difference of nearly equal numbers is rounded to float32 inside the graph.
-                floor = 1e-12 * expected.ref2 if column == "diff2" else 0
-                wanted = pytest.approx(getattr(expected, column), rel=1e-4, abs=floor, nan_ok=True)
+                floor = 1e-12 * expected["ref2"] if column == "diff2" else 0
+                wanted = pytest.approx(expected[column], rel=1e-4, abs=floor, nan_ok=True)
                 assert value == wanted, (tail, column)
 
 
@@ -403,9 +403,9 @@ def test_isolated_sums_are_those_of_each_group_alone(name, case, backend):
             expected = ErrorSums()
             expected.add_tensor_pair(exact[output], result)
             assert row[ERROR_SUM_COLUMNS.index("diff2")] == pytest.approx(
-                expected.diff2, rel=0.02, abs=1e-12 * expected.ref2
+                expected["diff2"], rel=0.02, abs=1e-12 * expected["ref2"]
             )
-            assert row[ERROR_SUM_COLUMNS.index("count")] == expected.count
+            assert row[ERROR_SUM_COLUMNS.index("count")] == expected["count"]
 
 
 def test_squares_beyond_float32_are_finite_and_no_nan(case, backend):
@@ -474,7 +474,7 @@ def test_sums_of_large_tensors_are_accurate(size, tolerance, opened, backend):
     expected = ErrorSums()
     expected.add_tensor_pair(result["reference/y"], result["test/y"])
     for column, value in zip(ERROR_SUM_COLUMNS, result[gated.sums_outputs["accumulated"]][0], strict=True):
-        assert value == pytest.approx(getattr(expected, column), rel=tolerance), column
+        assert value == pytest.approx(expected[column], rel=tolerance), column
 
 
 def test_feeds_share_the_networks_weights_and_keep_rounded_ones(case):

@@ -22,7 +22,7 @@ from trt_tui.core.measure import run_sources
 from trt_tui.core.measure import simulation as simulation_module
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.error_metrics import ERROR_METRICS, compute_sample_sum_table, compute_sqnr_db_by_sample
+from trt_tui.core.measure.error_metrics import ERROR_METRICS, compute_error_sums_by_name, compute_sqnr_db_by_sample
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.group_sweep import measure_accuracy_per_raised_group
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
@@ -227,7 +227,7 @@ def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analy
     verdict = partials[-1].value
     reference = np.concatenate([analysis.get_reference_outputs(i)["y"] for i in range(3)])
     test = np.concatenate([one["y"] for one in analysis.execute_config(INT8, ranges)])
-    each = compute_sqnr_db_by_sample(compute_sample_sum_table(reference, test, len(reference)))
+    each = compute_sqnr_db_by_sample(compute_error_sums_by_name(reference, test, len(reference)))
     for metric in ERROR_METRICS.values():
         found, pooled = (
             errors.value(metric) for errors in (verdict.outputs["y"].errors, errors_between(reference, test))

@@ -10,11 +10,12 @@ from trt_tui.core.measure.error_metrics import (
     METRIC_RESAMPLE_COUNT,
     MIN_SAMPLES,
     RESAMPLE_COUNT,
+    SAMPLE_SUMS,
     AccuracyIntervals,
     BootstrapSampler,
     ConfidenceInterval,
+    compute_error_sums_by_name,
     compute_metric_interval,
-    compute_sample_sum_table,
     draw_resamples,
     percentile_interval,
     rate_interval,
@@ -34,7 +35,7 @@ def drawing(reference=REFERENCE, test=TEST, rows=8, shared=False):
     made = BootstrapSampler()
     for start in range(0, len(reference), rows):
         part = slice(start, start + rows)
-        made.add_float_output_sums("y", compute_sample_sum_table(reference[part], test[part], 0 if shared else rows))
+        made.add_float_output_sums("y", compute_error_sums_by_name(reference[part], test[part], 0 if shared else rows))
     return made
 
 
@@ -55,7 +56,7 @@ def test_the_worst_of_two_outputs_is_taken_draw_by_draw():
     for start in range(0, 24, 8):
         part = slice(start, start + 8)
         made.add_float_output_sums(
-            "z", compute_sample_sum_table(REFERENCE[part], REFERENCE[part] * (0.85 if start else 0.999), 8)
+            "z", compute_error_sums_by_name(REFERENCE[part], REFERENCE[part] * (0.85 if start else 0.999), 8)
         )
         made.add_integer_output("class", np.arange(8), np.arange(8) + (start > 0), 8)
         made.agreements.append(np.arange(8)[:, None] < 6.0)
@@ -258,7 +259,7 @@ def test_draws_one_by_one_are_those_made_at_once(count):
 
 def test_many_samples_are_drawn_from_in_little_memory():
     drawing = BootstrapSampler()
-    drawing.add_float_output_sums("y", np.ones((10_000, 5)))
+    drawing.add_float_output_sums("y", dict.fromkeys(SAMPLE_SUMS, np.ones(10_000)))
     tracemalloc.start()
     assert drawing.compute_intervals() is not None
     peak = tracemalloc.get_traced_memory()[1]

@@ -275,7 +275,7 @@ def measure_batch_dependence(analysis: Analysis, feed_indices: Sequence[int]) ->
     differences = {
         name: output_sums.compute_error_metrics().comparable_sqnr_db
         for name, output_sums in sums.items()
-        if output_sums.count
+        if output_sums["count"]
     }
     if not differences:
         return GuardFacts(no_batch_reason="no float output has a row for each sample")

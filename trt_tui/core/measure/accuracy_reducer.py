@@ -169,13 +169,12 @@ class AccuracyReducer:
         self.error_sums[output_name].merge_sums(pooled)
         if feed_index in self._compared_feeds:
             self._compared_sums[output_name].merge_sums(pooled)
-        sample_sums = np.stack([sums[name] for name in error_metrics.SAMPLE_SUMS], axis=1)
-        if len(sample_sums) != sample_count:
-            sample_sums = sample_sums.sum(0, keepdims=True)
+        if len(sums["count"]) != sample_count:
+            sums = {name: sums[name].sum(keepdims=True) for name in error_metrics.SAMPLE_SUMS}
         if is_judged:
-            self.bootstrap_sampler.add_float_output_sums(output_name, sample_sums)
-        if len(sample_sums) == sample_count:
-            sqnrs_db = error_metrics.compute_sqnr_db_by_sample(sample_sums)
+            self.bootstrap_sampler.add_float_output_sums(output_name, sums)
+        if len(sums["count"]) == sample_count:
+            sqnrs_db = error_metrics.compute_sqnr_db_by_sample(sums)
             lowest = int(np.argmin(np.where(np.isnan(sqnrs_db), np.inf, sqnrs_db)))
             if sqnrs_db[lowest] < self.worst_samples.get(output_name, (None, math.inf))[1]:
                 self.worst_samples[output_name] = (
@@ -197,7 +196,7 @@ class AccuracyReducer:
                     ErrorMetrics(mismatch=differ / (count or 1), exact=differ == 0)
                 )
                 continue
-            if self.added_samples == self.total_samples and not self.error_sums[judged_output.name].count:
+            if self.added_samples == self.total_samples and not self.error_sums[judged_output.name]["count"]:
                 raise InputError(f"{judged_output.name} selects no values of the output", "", "Judge another slice.")
             name, worst = self.worst_samples.get(judged_output.name, (None, math.inf))
             outputs[judged_output.name] = OutputErrors(

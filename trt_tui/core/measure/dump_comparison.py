@@ -285,11 +285,11 @@ def measure_tensor_difference(
             relative_max = max(relative_max, float(relative.max(initial=0.0)))
             relative_count += relative.size
             yield None
-    nothing_compared, noise = 0 < nan_in_both == sums.count, sums.noise_to_signal_ratio
+    nothing_compared, noise = 0 < nan_in_both == sums["count"], sums.noise_to_signal_ratio
     errors = ErrorMetrics() if nothing_compared else sums.compute_error_metrics()
     share = math.inf if errors.nonfinite_count or first_bad or nothing_compared else math.sqrt(noise)
     if holds_ids:
-        share, relative_count = differing / max(1, sums.count), 0
+        share, relative_count = differing / max(1, sums["count"]), 0
         errors = ErrorMetrics(mismatch=share, exact=differing == 0)
     yield TensorDifference(
         tensor,

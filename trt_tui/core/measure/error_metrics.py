@@ -21,12 +21,13 @@ that is equal on all draws is widened by the rate of losses that this interval a
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
 
+from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
@@ -345,66 +346,59 @@ class ErrorMetrics:
         return decibels_text(self.sqnr_db, exact=self.exact, nan=self.nan, inf=self.inf, mark=prefix)
 
 
-@dataclass
-class ErrorSums:
-    """The sums over the elements of tensor pairs from which the `ERROR_METRICS` of float outputs are computed."""
+class ErrorSums(dict[str, Any]):
+    """The sums over the elements of tensor pairs from which the `ERROR_METRICS` of float outputs are computed, by the
+    names of `ERROR_SUM_COLUMNS`.
 
-    count: float = 0.0
-    diff2: float = 0.0
-    ref2: float = 0.0
-    test2: float = 0.0
-    diff1: float = 0.0
-    diff_max: float = 0.0
-    ref_max: float = 0.0
-    nan: float = 0.0
-    inf: float = 0.0
-    fp16_over: float = 0.0
-    fp16_under: float = 0.0
+    Each sum is a number, or an array with the sums of several tensors.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(ERROR_SUM_COLUMNS, 0.0))
 
     def add_tensor_pair(self, reference: np.ndarray, test: np.ndarray) -> None:
         """Adds the error sums of a reference array and a test array of the same shape."""
         sums = compute_error_sums_by_name(np.ravel(reference)[None], np.ravel(test)[None], 1)
         self.merge_sums({name: float(values[0]) for name, values in sums.items()})
 
-    def merge_sums(self, other_sums: Mapping[str, float]) -> None:
-        """Adds sums that were computed elsewhere (inside a graph), by field name. Of maxima the larger one is kept."""
+    def merge_sums(self, other_sums: Mapping[str, Any]) -> None:
+        """Adds sums that were computed elsewhere (inside a graph), by name. Of maxima the larger one is kept."""
         for name, value in other_sums.items():
-            value = float(value)
-            if name.endswith("_max"):
-                setattr(self, name, max(getattr(self, name), value))
-            else:
-                setattr(self, name, getattr(self, name) + value)
+            self[name] = np.fmax(self[name], value) if name.endswith("_max") else self[name] + value
+
+    def merge_table(self, table: np.ndarray) -> None:
+        """Adds a table with a row for each tensor and the columns `ERROR_SUM_COLUMNS`."""
+        self.merge_sums(dict(zip(ERROR_SUM_COLUMNS, table.T, strict=True)))
 
     @property
     def noise_to_signal_ratio(self) -> float:
         """The noise-to-signal ratio Σ(test-ref)² / Σref², as `compute_noise_to_signal_ratios` computes it."""
-        return float(compute_noise_to_signal_ratios(self.diff2, self.ref2))
+        return float(compute_noise_to_signal_ratios(self["diff2"], self["ref2"]))
 
     def compute_error_metrics(self) -> ErrorMetrics:
-        return compute_error_metrics_of_all([self])[0]
+        return self.compute_metrics_of_each_tensor()[0]
 
-
-def compute_error_metrics_of_all(all_sums: Sequence[ErrorSums]) -> list[ErrorMetrics]:
-    """Returns the error metrics of each of several sums. If the sums are not finite, only the counts of NaN and Inf are
-    set."""
-    values = compute_metric_values({name: [getattr(sums, name) for sums in all_sums] for name in _SUM_NAMES})
-    columns = {ERROR_METRICS[name].key: array.tolist() for name, array in values.items()}
-    metrics = []
-    for index, sums in enumerate(all_sums):
-        nan, inf = int(sums.nan), int(sums.inf)
-        if nan or inf or not (math.isfinite(sums.diff2) and math.isfinite(sums.ref2)):
-            metrics.append(ErrorMetrics(nan=nan, inf=inf))
-        else:
-            metrics.append(
-                ErrorMetrics.from_values(
-                    {key: column[index] for key, column in columns.items() if math.isfinite(column[index])},
-                    exact=sums.diff2 == 0,
+    def compute_metrics_of_each_tensor(self) -> list[ErrorMetrics]:
+        """Returns the error metrics of each tensor. If its sums are not finite, only the counts of NaN and Inf are set."""
+        values = compute_metric_values(self)
+        columns = {ERROR_METRICS[name].key: np.ravel(array).tolist() for name, array in values.items()}
+        metrics = []
+        for index, row in enumerate(zip(*(np.ravel(self[name]).tolist() for name in _STATE_SUMS), strict=True)):
+            nan, inf, noise, signal = row
+            if nan or inf or not (math.isfinite(noise) and math.isfinite(signal)):
+                metrics.append(ErrorMetrics(nan=int(nan), inf=int(inf)))
+            else:
+                metrics.append(
+                    ErrorMetrics.from_values(
+                        {key: column[index] for key, column in columns.items() if math.isfinite(column[index])},
+                        exact=noise == 0,
+                    )
                 )
-            )
-    return metrics
+        return metrics
 
 
-_SUM_NAMES = tuple(item.name for item in fields(ErrorSums))
+_STATE_SUMS = ("nan", "inf", "diff2", "ref2")
+"""The sums that tell whether a tensor is finite and exact."""
 
 
 def compute_error_sums_by_name(reference: np.ndarray, test: np.ndarray, sample_count: int) -> dict[str, np.ndarray]:
@@ -438,20 +432,12 @@ def compute_error_sums_by_name(reference: np.ndarray, test: np.ndarray, sample_c
         return {**sums, "diff1": size.sum(axis=1), "diff_max": size.max(axis=1, initial=0.0)}
 
 
-def compute_sample_sum_table(reference: np.ndarray, test: np.ndarray, sample_count: int) -> np.ndarray:
-    """Returns a table with a row for each sample and the `SAMPLE_SUMS` as columns, float64 ``(samples,
-    len(SAMPLE_SUMS))``."""
-    sums = compute_error_sums_by_name(reference, test, sample_count)
-    return np.stack([sums[name] for name in SAMPLE_SUMS], axis=1)
-
-
-def compute_sqnr_db_by_sample(error_sums_by_sample: np.ndarray) -> np.ndarray:
-    """Returns the SQNR of each sample in dB from its sums, float64.
+def compute_sqnr_db_by_sample(sums: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the SQNR of each sample in dB from its sums (`SAMPLE_SUMS`), float64.
 
     inf for an exact copy, -inf if the test is not finite. NaN if the reference is zero throughout and the test is not,
     because no ratio describes this error.
     """
-    sums = dict(zip(SAMPLE_SUMS, error_sums_by_sample.T, strict=True))
     sqnrs_db = compute_metric_values(sums)["sqnr"]
     sqnrs_db[(sums["ref2"] == 0) & (sums["diff2"] != 0) & np.isfinite(sums["diff2"])] = np.nan
     return sqnrs_db
@@ -655,13 +641,9 @@ class BootstrapSampler:
         self._mismatch_sums: dict[str, list[np.ndarray]] = {}
         self.agreements: list[np.ndarray] = []
 
-    def add_float_output_sums(self, output_name: str, sample_sums: np.ndarray) -> None:
-        """Adds the error sums of one feed at a judged float output.
-
-        Args:
-            sample_sums: Sums by `trt_tui.core.measure.error_metrics.compute_sample_sum_table`.
-        """
-        self._float_sums.setdefault(output_name, []).append(sample_sums)
+    def add_float_output_sums(self, output_name: str, sums: Mapping[str, np.ndarray]) -> None:
+        """Adds the error sums (`SAMPLE_SUMS`) of each sample of one feed at a judged float output."""
+        self._float_sums.setdefault(output_name, []).append(np.stack([sums[name] for name in SAMPLE_SUMS], axis=1))
 
     def add_integer_output(
         self, output_name: str, reference: np.ndarray, output: np.ndarray, sample_count: int

@@ -61,7 +61,7 @@ from trt_tui.core.lowering.rulebook import (
     operand_qdq_sites,
 )
 from trt_tui.core.measure.causes import MIN_FP16_HEADROOM
-from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
+from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.judged_outputs import (
     JudgedOutput,
     find_common_mask_name,
@@ -918,7 +918,7 @@ def describe_fp16_values(
     group: FusionGroup,
     overflow: Fp16Overflow | None,
     largest: LargestMagnitude | None,
-    sums: ErrorSums,
+    sums: Mapping[str, float],
     isolated: ErrorMetrics | None,
 ) -> str:
     """Returns the finding about the values of a group in FP16, or about NaN and Inf that arise in the group.
@@ -951,11 +951,11 @@ def describe_fp16_values(
             (f"its epsilon {norm.epsilon:.0e} is 0 in FP16 (raised to {FP16_MIN:.0e}), and so are variances as small"),
             norm.rewrite_text,
         )
-    elif 0 < sums.ref_max < FP16_MIN_NORMAL:
-        text = f"max {number_text(sums.ref_max, 2)} is below FP16's smallest normal {number_text(FP16_MIN_NORMAL)}"
-    elif sums.fp16_under > MAX_UNDERFLOW_SHARE * sums.count:
+    elif 0 < sums["ref_max"] < FP16_MIN_NORMAL:
+        text = f"max {number_text(sums['ref_max'], 2)} is below FP16's smallest normal {number_text(FP16_MIN_NORMAL)}"
+    elif sums["fp16_under"] > MAX_UNDERFLOW_SHARE * sums["count"]:
         text = (
-            f"{percent_text(sums.fp16_under / sums.count)} underflow: below FP16's smallest value "
+            f"{percent_text(sums['fp16_under'] / sums['count'])} underflow: below FP16's smallest value "
             f"{number_text(FP16_MIN)}"
         )
     text = overflow.effect_text if overflow is not None else text if is_fp16 else ""

@@ -42,7 +42,7 @@ from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.lowering.scales import weight_sqnr_db
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult, SimulatedConfig
-from trt_tui.core.measure.error_metrics import ErrorSums, compute_error_metrics_of_all
+from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
     Fp16RangeState,
@@ -278,8 +278,8 @@ def measure_weight_errors(
     return errors
 
 
-_MAX_COLUMNS = [number_text for number_text, name in enumerate(ERROR_SUM_COLUMNS) if name.endswith("_max")]
-_FP16_COUNT_COLUMNS = [ERROR_SUM_COLUMNS.index("fp16_over"), ERROR_SUM_COLUMNS.index("fp16_under")]
+_FP16_COUNTS = ("fp16_over", "fp16_under")
+_FP16_COUNT_COLUMNS = [*map(ERROR_SUM_COLUMNS.index, _FP16_COUNTS)]
 
 
 def measure_group_errors(
@@ -289,7 +289,7 @@ def measure_group_errors(
     *,
     feed_indices: Sequence[int] | None = None,
     executor: Executor[AnalysisProvider] | None = None,
-    known_sums: Sequence[ErrorSums] = (),
+    known_sums: ErrorSums | None = None,
     keeps_gates: bool = False,
     range_feeds: Sequence[int] | None = None,
 ) -> Iterator[PartialResult[dict[str, dict[str, GroupErrors]]]]:
@@ -305,7 +305,7 @@ def measure_group_errors(
         executor: The executor of the feeds; this process by default. The same partial result is yielded again while the
             executor has no new one.
         known_sums: The sums of the accumulated errors of a single config over all of the feeds, as
-            `ConfigWithGroupErrors` measures them; then only isolated errors are measured. () to measure both.
+            `ConfigWithGroupErrors` measures them; then only isolated errors are measured. None to measure both.
         keeps_gates: True to keep the gates for a single config too, so that all bits equal those with several configs.
         range_feeds: The feeds whose values are compared with FP16's range; by default those of the errors.
     """
@@ -344,12 +344,14 @@ def measure_group_errors(
             configs=dict(configs),
             ranges=ranges,
             counts_fp16=fp16,
-            with_accumulated=not known_sums,
+            with_accumulated=known_sums is None,
             keeps_gates=keeps_gates,
         )
     )
     errors: dict[str, dict[str, GroupErrors]] = {}
-    sums: dict[str, dict[str, list[ErrorSums]]] = {}
+    sums = {run: {kind: ErrorSums() for kind in SUMS_OUTPUTS} for run in configs}
+    for pooled in sums.values():
+        pooled["accumulated"].merge_sums(known_sums or {})
     results_by_feed: dict[int, _FeedTables] = {}
     waiting, done, total = list(indices), 0, len(indices) * len(configs)
     try:
@@ -363,18 +365,11 @@ def measure_group_errors(
             ):  # sums are added in the order of the feeds, in whichever order they arrive
                 measured, tables = results_by_feed.pop(waiting.pop(0))
                 for (run, config), tables_by_kind in zip(configs.items(), tables, strict=True):
-                    if run not in sums:
-                        sums[run] = {
-                            "accumulated": [replace(known) for known in known_sums] or [ErrorSums() for _ in measured],
-                            "isolated": [ErrorSums() for _ in measured],
-                        }
                     pooled = sums[run]
                     for kind, table in tables_by_kind.items():
-                        for group_sums, row in zip(pooled[kind], table, strict=True):
-                            group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
-                    if known_sums:  # they lack the counts of the reference
-                        for accumulated, isolated in zip(*pooled.values(), strict=True):
-                            accumulated.fp16_over, accumulated.fp16_under = isolated.fp16_over, isolated.fp16_under
+                        pooled[kind].merge_table(table)
+                    # known sums lack the counts of the reference
+                    pooled["accumulated"].update({name: pooled["isolated"][name] for name in _FP16_COUNTS})
                     done += 1
                     errors[run] = _compute_group_errors(
                         network,
@@ -403,11 +398,11 @@ class ConfigWithGroupErrors(SimulatedConfig):
 
     Attributes:
         group_errors: The accumulated errors by group, over the measured feeds.
-        error_sums: Their sums, in the order of the groups that can be simulated.
+        error_sums: Their sums, arrays in the order of the groups that can be simulated.
     """
 
     group_errors: dict[str, GroupErrors]
-    error_sums: Sequence[ErrorSums]
+    error_sums: ErrorSums
 
     def __init__(
         self,
@@ -438,7 +433,7 @@ class ConfigWithGroupErrors(SimulatedConfig):
             keeps_gates=self._keeps_gates,
         )
         with closing(session):
-            sums = [ErrorSums() for _ in session.measured_groups]
+            sums = self.error_sums = ErrorSums()
             for done, index in enumerate(feed_indices, 1):
                 feed = session.read_feed(index)
                 tables, reference, outputs = session.execute_feed(self.run.name, feed)
@@ -449,8 +444,7 @@ class ConfigWithGroupErrors(SimulatedConfig):
                         index, evaluation.compute_magnitudes(analysis.samples.read_feed(index), *session.last_extremes)
                     )
                 if index in (self.error_feeds or feed_indices):
-                    for group_sums, row in zip(sums, tables["accumulated"], strict=True):
-                        group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
+                    sums.merge_table(tables["accumulated"])
                 if done < len(feed_indices):
                     yield None
         if evaluation is not None:
@@ -458,12 +452,11 @@ class ConfigWithGroupErrors(SimulatedConfig):
         for _ in self._measure_magnitudes(feed_indices):
             pass
         magnitudes = analysis.get_magnitudes(feed_indices) or Magnitudes()
-        self.error_sums = sums
         self.group_errors = _compute_group_errors(
             network,
             config,
             session.measured_groups,
-            {"accumulated": sums, "isolated": [ErrorSums() for _ in sums]},
+            {"accumulated": sums},
             magnitudes,
             analysis.find_fp16_overflows(config, magnitudes, feed_indices),
             measure_weight_errors(network, config, ranges),
@@ -689,9 +682,10 @@ def _merge_error_tables(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
 
     The columns `ERROR_SUM_COLUMNS` are added; of largest magnitudes the maximum is taken.
     """
-    merged: np.ndarray = np.sum(tables_by_portion, axis=0)
-    merged[:, _MAX_COLUMNS] = np.max(tables_by_portion, axis=0)[:, _MAX_COLUMNS]
-    return merged
+    sums = ErrorSums()
+    for table in tables_by_portion:
+        sums.merge_table(table)
+    return np.stack([*sums.values()], axis=1)
 
 
 def _merge_extremes(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
@@ -716,7 +710,7 @@ def _compute_group_errors(
     network: Network,
     config: PrecisionConfig,
     group_names: Sequence[str],
-    error_sums_by_kind: Mapping[str, Sequence[ErrorSums]],
+    error_sums_by_kind: Mapping[str, ErrorSums],
     magnitudes: Magnitudes,
     large_values: Mapping[str, Fp16Overflow],
     weight_errors: Mapping[str, Mapping[str, float | None]],
@@ -725,25 +719,24 @@ def _compute_group_errors(
 ) -> dict[str, GroupErrors]:
     result, fp16 = {}, _needs_fp16_range_counts(network, config)
     magnitudes = apply_divisors_to_magnitudes(network, config, magnitudes)
-    errors_by_kind = {kind: compute_error_metrics_of_all(sums) for kind, sums in error_sums_by_kind.items()}
+    errors_by_kind = {kind: sums.compute_metrics_of_each_tensor() for kind, sums in error_sums_by_kind.items()}
+    table = np.stack([*error_sums_by_kind["accumulated"].values()], axis=1).tolist()
     for position, name in enumerate(group_names):
-        group = network.get_group(name)
+        group, accumulated = network.get_group(name), dict(zip(ERROR_SUM_COLUMNS, table[position], strict=True))
         precision = config.precision_of(group)
-        accumulated, isolated_sums = (
-            error_sums_by_kind["accumulated"][position],
-            error_sums_by_kind["isolated"][position],
+        isolated = (
+            errors_by_kind["isolated"][position] if "isolated" in errors_by_kind and accumulated["count"] else None
         )
-        isolated = errors_by_kind["isolated"][position] if isolated_sums.count else None
         largest = find_largest_magnitude(network, config, group, magnitudes) if fp16 else None
         large = large_values.get(name)
         result[name] = GroupErrors(
             precision,
             errors_by_kind["accumulated"][position],
             isolated,
-            accumulated.ref_max or None,
+            accumulated["ref_max"] or None,
             describe_fp16_values(network, config, group, large, largest, accumulated, isolated),
-            int(accumulated.fp16_over) if fp16 and counts_fp16 else None,
-            int(accumulated.fp16_under) if fp16 and counts_fp16 else None,
+            int(accumulated["fp16_over"]) if fp16 and counts_fp16 else None,
+            int(accumulated["fp16_under"]) if fp16 and counts_fp16 else None,
             largest.magnitude if largest is not None else None,
             largest.layer if largest is not None else "",
             large.state.value if large is not None else Fp16RangeState.SAFE.value if fp16 else "",

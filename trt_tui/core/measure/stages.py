@@ -24,8 +24,7 @@ from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import (
     ErrorMetrics,
     ErrorSums,
-    compute_error_metrics_of_all,
-    compute_sample_sum_table,
+    compute_error_sums_by_name,
     compute_sqnr_db_by_sample,
     finite_or_none,
     flatten_each_sample,
@@ -129,8 +128,8 @@ def measure_engine_errors(
                 if group not in chosen:
                     chosen[group] = reading_sums.index(min(reading_sums, key=lambda item: item.noise_to_signal_ratio))
                 if chosen[group] < len(reading_sums):
-                    sums.setdefault(group, ErrorSums()).merge_sums(vars(reading_sums[chosen[group]]))
-            yield dict(zip(sums, compute_error_metrics_of_all([*sums.values()]), strict=True))
+                    sums.setdefault(group, ErrorSums()).merge_sums(reading_sums[chosen[group]])
+            yield {group: group_sums.compute_error_metrics() for group, group_sums in sums.items()}
 
 
 def _find_unmasked_elements(
@@ -294,7 +293,7 @@ def measure_output_spreads(
             names += [analysis.samples.sample_name(index, row) for row in range(count)]
             sqnrs_by_sample.append(
                 np.stack(
-                    [compute_sqnr_db_by_sample(compute_sample_sum_table(reference, array, count)) for array in arrays]
+                    [compute_sqnr_db_by_sample(compute_error_sums_by_name(reference, array, count)) for array in arrays]
                 )
             )
             different = np.logical_or.reduce([find_different_elements(arrays[0], array) for array in arrays[1:]])
