@@ -282,6 +282,19 @@ async def test_help_finds_and_explains_every_word_column_and_mark(tmp_path):
             page = app.screen
 
 
+@pytest.mark.parametrize("page_key", ["o", "f9", "8", "f3", "e", "4", "p", "g"])
+async def test_help_explains_words_over_every_page_and_returns_to_it(tmp_path, page_key):
+    async with opened(tmp_path) as (app, main, pilot):
+        await answered(pilot, page_key)
+        page, config = app.screen, main.session.config
+        await press(pilot, "f1", "f1")
+        assert app.screen is page is not main
+        await press(pilot, "f1", *"SQNR", "enter")
+        assert find_term("SQNR").explanation.split(":")[0] in explained(app)
+        await press(pilot, "escape", "f1", *"toggle FP32", "enter")
+        assert app.screen is page and main.session.config == config, "only the main screen performs actions"
+
+
 # -- the key --------------------------------------------------------------------------------------------------------
 
 

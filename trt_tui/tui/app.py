@@ -115,6 +115,10 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         self.terminal_cells.forget_cells()
         return renderable
 
+    def action_show_help(self) -> None:
+        """Shows the help page, also over a page or a dialog."""
+        self.main_screen.do_help()
+
     def on_resize(self) -> None:
         """Marks all terminal cells as unknown, because a terminal moves or clears cells when its size changes."""
         self._invalidate_terminal_cells()

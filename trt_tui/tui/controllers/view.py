@@ -462,15 +462,22 @@ class ExplanationController(Presenter):
         self.open_dialog(LogPage(self.session))
 
     def do_help(self) -> None:
-        """Shows the help page. If the user chooses an action there, it is performed; a chosen word is explained."""
+        """Shows the help page. If the user chooses an action there, it is performed; a chosen word is explained.
+
+        Over another page or a dialog, words are explained only.
+        """
+        is_covered = self.app.screen is not self
+
+        def find_disabled_reason(action_id: str) -> str:
+            return "another page or dialog is open" if is_covered else self.disabled_reason(action_id)
 
         def apply_help_choice(choice: str | Term) -> None:
             if isinstance(choice, Term):
                 self._open_explanation(explain_term(choice))
-            else:
+            elif not is_covered:
                 self.perform_action(choice)
 
-        self.open_dialog(HelpPage(self.disabled_reason, list_explained_terms()), apply_help_choice)
+        self.open_dialog(HelpPage(find_disabled_reason, list_explained_terms()), apply_help_choice)
 
     def do_close(self) -> None:
         """Closes the first open item: the failure line, the filter, or an enlarged pane. If none is open, focuses the

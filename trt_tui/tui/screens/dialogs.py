@@ -78,7 +78,7 @@ class OverlayScreen(Screen[Any]):
     first answer to the topmost dialog counts.
     """
 
-    BINDINGS = bind_keys(close="dismiss")
+    BINDINGS = bind_keys(close="dismiss", help="app.show_help")
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
         """Closes the screen with a result, unless another dialog is open over it."""

@@ -335,6 +335,7 @@ class HelpPage(Dialog):
         up="move_cursor('cursor_up')",
         page_down="move_cursor('page_down')",
         page_up="move_cursor('page_up')",
+        help="dismiss",
     )
 
     def __init__(self, disabled_reason: Callable[[str], str], terms: Mapping[str, Sequence[Term]]) -> None:
