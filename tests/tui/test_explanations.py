@@ -13,6 +13,7 @@ from tests.screen import answered, opened, page_text, press, settle, taken_in
 from tests.texts import lacking
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
+from trt_tui.core.moves.move import MOVE_TEXTS
 from trt_tui.core.report.glossary import find_term, list_marks, list_words
 from trt_tui.formatting import percent_text
 from trt_tui.jobs import requests as rq
@@ -74,35 +75,56 @@ def test_the_marks_of_bands_name_their_limits():
 
 
 _PLAIN_WORDS = set(
-    """accurate almost apply arise attn auto begins best beyond cache cell cheaper cold commands commas
-    confirm constant corrected cpu cuda depends device different download esc even evaluations everywhere exceed exchanges
-    excluded halves held home html identical like logits machine markdown measuring mlp
-    normalisations note once opened opening overflowing pgdn pgup position postprocess problem proj
-    pv qkv random real regions scroll searches seen settings slowest smoothing space spans start
-    starts still taller timing took tried tries trt trt-tui unknown unsafe web yields""".split()
+    """accurate almost apply applying arise attn auto begins best beyond building cache cell cheaper cold commands commas
+    comparing confirm constant corrected cpu cuda depends device different download esc even evaluations everywhere exceed
+    exchanges excluded executing exporting halves hashing held home html identical inspecting judging like loading logits
+    machine markdown measuring mlp nearest normalisations note once opened opening overflowing pgdn pgup position
+    postprocess problem proj pv qkv random reading real regions scaled scroll searches seen settings simulating slowest
+    smoothing space spans start starts still taller timing took tried tries trt trt-tui unknown unsafe web writing
+    yields""".split()
 )
-"""Words of the pictures that mean what a dictionary says, names of keys, and names of networks and their scopes."""
+"""Words on the screen that mean what a dictionary says, names of keys, and names of networks and their scopes."""
+
+_PHASE = re.compile(r'(?:[Pp]rogress|run_to_last_value)\((?:[^"()]|\([^()]*\))*"([^"]+)"')
 
 
-def test_the_help_page_finds_every_word_of_the_pictures():
-    """Names of layers, files and hosts are left out."""
-    help_texts = [f"{action.label} {action.help} {action.group}" for action in keys.ACTIONS]
-    help_texts += [
-        " ".join((heading, term.name, *term.other_names, term.explanation))
-        for heading, terms in list_explained_terms().items()
-        for term in terms
-    ]
-    names = [f"{layer.name} {layer.op_type}" for layer in local.outline().layers]
-    found, words = " ".join((*help_texts, *names)).lower(), set[str]()
+def shown_texts() -> list[str]:
+    """The texts of the pictures, of moves, and of all jobs with their phases, which no picture can have together."""
+    texts = []
     for path in (TESTS / "__snapshots__").iterdir():
         shown = path.read_text()
-        shown = " ".join(re.findall("<text[^>]*>([^<]*)", shown)) if path.suffix == ".svg" else shown
-        words |= {
-            word.lower()
-            for word in re.findall(r"(?<!\w)[A-Za-z][A-Za-z'-]*[A-Za-z](?!\w)", unescape(shown).replace("\xa0", " "))
-        }
+        texts.append(" ".join(re.findall("<text[^>]*>([^<]*)", shown)) if path.suffix == ".svg" else shown)
+    for path in (TESTS.parent / "trt_tui").rglob("*.py"):
+        texts += _PHASE.findall(path.read_text())
+    for request in rq.Request.__subclasses__():
+        texts += [request.job_kind.title, request.job_kind.phase]
+    texts += [text for entry in MOVE_TEXTS.values() for text in vars(entry).values() if text]
+    return [re.sub("{[^}]*}", "", text) for text in texts]
+
+
+def test_the_help_page_finds_every_word_of_the_screen():
+    """Names of layers, files and hosts are left out."""
+    entries = HelpPage(str, list_explained_terms()).entries
+    names = [f"{layer.name} {layer.op_type}" for layer in local.outline().layers]
+    found = " ".join([*(entry.search_text for entry in entries), *names]).lower()
+    words = {
+        word.lower()
+        for text in shown_texts()
+        for word in re.findall(r"(?<!\w)[A-Za-z][A-Za-z'-]*[A-Za-z](?!\w)", unescape(text).replace("\xa0", " "))
+    }
+    assert {"toggles", "equalized", "per-layer"} <= words
     missing = {word for word in words - _PLAIN_WORDS if word.removesuffix("s") not in found}
     assert not missing
+
+
+@pytest.mark.parametrize("typed", ["toggles", "Per-layer errors", "equalized", "revert"])
+async def test_help_finds_plurals(tmp_path, typed):
+    async with opened(tmp_path) as (app, main, pilot):
+        await press(pilot, "f1")
+        app.screen.query_one(Input).value = typed
+        app.screen.update_action_list()
+        entries = app.screen.listed_entries
+        assert entries and len(entries) < len(app.screen.entries) // 2
 
 
 @pytest.mark.parametrize("column", LAYER_COLUMNS, ids=lambda column: column.id)

@@ -22,10 +22,11 @@ from trt_tui.formatting import duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.history import ConfigNames, SearchDoubt
+from trt_tui.session.jobs import Job
 from trt_tui.session.results import find_decisive_outcome
 from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.search_report import search_evidence_lines
-from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text, make_search_request
+from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text, best_value_text, make_search_request
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ErrorDialog, FieldsDialog, KeyHints
 from trt_tui.tui.screens.forms import STRATEGY_TEXTS, ChoiceField, ConfigSearchDialog, parse_budget
@@ -71,13 +72,10 @@ def finds(main, outcome="") -> bool:
     return f"a shows what the search found{outcome and f': {outcome}'}" in status(main)
 
 
-def job(main) -> int:
-    """The number of the search."""
-    return next(
-        number
-        for number, one in main.session.pending_requests.items()
-        if isinstance(one.request, rq.FindMixedPrecisionConfig)
-    )
+def job_of(main) -> Job:
+    """The job of the search."""
+    jobs = main.session.pending_requests.values()
+    return next(one for one in jobs if isinstance(one.request, rq.FindMixedPrecisionConfig))
 
 
 def test_every_method_can_be_chosen():
@@ -218,13 +216,19 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         best, said = finding.best_config, best_evaluation_text(finding)
         assert main.session.is_searching and finding.progress.done == 5
         assert said in status(main) and hint_of(main).actions == ("find",)
-        for phase, text in ((finding.progress.trial.step_name, ""), ("held-out samples", " 3/8")):
-            job = main.session.pending_requests.get(finding.progress.job)
-            job.update_progress(ev.JobProgress(job.number, phase, 3 * bool(text), 8 * bool(text)))
-            assert job_texts(main.session, job)[0].startswith(f"{phase}{text}: ") and phase
+        long_text, value_text = job_texts(main.session, job_of(main))[0], best_value_text(finding)
+        assert said in long_text and " 5 tried" in long_text and not job_of(main).phase, "no name of a step"
+        for width in (120, 80, 60):
+            await pilot.resize_terminal(width, 24)
+            await settle(pilot)
+            assert value_text in status(main), "the value comes before the effort, and a hint leaves room for it"
+        job = job_of(main)
+        job.update_progress(ev.JobProgress(job.number, "held-out samples", 3, 8))
+        assert "held-out samples 3/8, 5 tried" in job_texts(main.session, job)[0]
         group = main.session.outline.groups[0].name
         main.session.send_request(rq.MeasureRemedies(group, before))
         remedies = main.session.pending_requests[max(main.session.pending_requests)]
+        assert remedies.title.endswith(f" {main.layer_list.tree_model.titles[group]}"), "as the list names the row"
         remedies.begin_time = remedies.sent_time - 60
         for waiting in ((job.number,), ()):  # the row of the cursor goes first, and the search waits
             main.session.apply_event(ev.JobStarted(remedies.number, waiting))
@@ -234,13 +238,13 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         main.session.apply_event(ev.JobDone(remedies.number))
         remarks = ("TensorRT refuses it", "the exported network yields 3 dB: went on with a margin of 1.5")
         finding.progress = replace(finding.progress, remarks=remarks)
-        job.begin_time -= 75
+        job.begin_time -= 3 * 3600
         await press(pilot, "a")
         assert isinstance(app.screen, SearchResultPage) and app.screen.selected_search_option.config == best
         for size in (LARGE, (60, 15)):
             await pilot.resize_terminal(*size)
             await settle(pilot)
-            assert not lacking(page_text(app.screen), "75 s", remarks[1][:40]), "since when, and why it goes on"
+            assert not lacking(page_text(app.screen), " 3 h ", remarks[1][:40]), "since when, and why it goes on"
         await answered(pilot, "enter")
         assert main.session.config == best and not main.session.is_searching and app.screen is main
         assert main.session.child.stops == 1
@@ -255,7 +259,7 @@ async def test_stopped_it_says_where_what_it_found_is_listed(tmp_path, killed):
         before = main.session.config
         await answered(pilot, "a", "enter")
         if killed:
-            app.post_session_event(ev.JobCancelled(job(main)))
+            app.post_session_event(ev.JobCancelled(job_of(main).number))
             await settle(pilot)
         else:
             await answered(pilot, "x")

@@ -265,7 +265,7 @@ class EngineBuilder:
         attempt, attempts, ladder = BuildAttempt(), [], None
         first_error: BuildError | NetworkParseError | None = None
         while True:
-            yield Progress("lowering")
+            yield Progress("writing the network")
             lowered = lower_for_builder(
                 network,
                 attempt.derive_attempt_config(network, config),

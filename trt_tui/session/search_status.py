@@ -374,16 +374,20 @@ def _value_with_interval_text(value_text: str, interval_text: str) -> str:
     return mark_figures_as_simulated(value_text) + (f" ({interval_text})" if interval_text else "")
 
 
-def best_evaluation_text(search_status: SearchStatus) -> str:
-    """Returns the best result of a search so far as text: "3 in FP32, 2 other ranges: met, ~20.4 dB"."""
-    best = search_status.best_evaluation
-    if best is None:
+def best_value_text(search_status: SearchStatus) -> str:
+    """Returns the value of the best config of a search so far as text: "~20.4 dB, meets the target"."""
+    if (best := search_status.best_evaluation) is None:
         return "nothing yet"
+    value_text = mark_figures_as_simulated(best.target_result.value_text)
+    return f"{value_text}, {'meets' if search_status.is_target_met else 'misses'} the target"
+
+
+def best_evaluation_text(search_status: SearchStatus) -> str:
+    """Returns the best result of a search so far: "~20.4 dB, meets the target: 3 in FP32, 2 other ranges"."""
+    if (best := search_status.best_evaluation) is None:
+        return best_value_text(search_status)
     parts = [best.raised_group_counts_text(search_status.request.higher_precision)]
     parts += best.zero_cost_sets
     if best.used_ranges:
         parts.append(counted_noun_text(len(best.used_ranges), "other range"))
-    return (
-        f"{', '.join(parts)}: {'meets' if search_status.is_target_met else 'misses'} the target "
-        f"({mark_figures_as_simulated(best.target_result.value_text)})"
-    )
+    return f"{best_value_text(search_status)}: {', '.join(parts)}"

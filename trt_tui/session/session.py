@@ -41,6 +41,7 @@ from trt_tui.core.moves.config import (
 )
 from trt_tui.core.moves.constant_moves import RoundingMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
+from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -482,7 +483,7 @@ class Session(SessionState):
         if self.search_status is None or job is None or not isinstance(job.request, rq.FindMixedPrecisionConfig):
             return
         self.search_status.add_progress(event)
-        job.update_progress(ev.JobProgress(event.job, event.trial.step_name, event.done, 0))
+        job.update_progress(ev.JobProgress(event.job, "", event.done, 0))
 
     @_apply.register
     def _apply_search_result(self, event: ev.SearchEnded) -> None:
@@ -616,7 +617,10 @@ class Session(SessionState):
 
     def send_request(self, request: rq.Request) -> None:
         config: Any = getattr(request, "config", None)
-        title = request.job_title(self.config_names.get(config, ""), self.builder is not None)
+        titled_request: Any = request
+        if self.outline is not None and (name := group_titles(self.outline).get(getattr(request, "group", ""))):
+            titled_request = replace(titled_request, group=name)
+        title = titled_request.job_title(self.config_names.get(config, ""), self.builder is not None)
         self.pending_requests.add_request(self._client.send_request(request), request, title)
 
     def _send_request_once(self, request: rq.Request) -> None:

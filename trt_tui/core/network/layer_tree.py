@@ -21,6 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -405,6 +406,7 @@ def iterate_rows_with_depth(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
             stack.extend((depth + 1, child) for child in reversed(row.children))
 
 
+@lru_cache(maxsize=1)
 def group_titles(network: NetworkOutline) -> dict[str, str]:
     """Returns the title of each fusion group, by group name: the labels on the way to its row, joined by "/"."""
     scope_tree = build_scope_tree(network.layers, network.groups)

@@ -381,7 +381,9 @@ class HelpPage(Dialog):
         choices, typed = self.query_one(KeyedOptionList), self.query_one(Input).value.lower().split()
         name = " ".join(typed)
         self.listed_entries = [
-            entry for entry in self.entries if all(word in entry.search_text or word in entry.names for word in typed)
+            entry
+            for entry in self.entries
+            if all((word.removesuffix("s") or word) in entry.search_text or word in entry.names for word in typed)
         ]
         first = {entry.heading for entry in self.listed_entries if entry.is_named(name)}
         self.listed_entries.sort(

@@ -17,10 +17,10 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs.requests import BuildEngine
 from trt_tui.session.jobs import DONE, FAILED, Job
 from trt_tui.session.saved_sessions import SessionEntry
-from trt_tui.session.search_status import best_evaluation_text
+from trt_tui.session.search_status import best_evaluation_text, best_value_text
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import ACTIONS, ACTIONS_BY_ID, shown_key
-from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width, shorten_middle, shorten_path
+from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width, shorten_path
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.config_list import ToggleResult, find_toggle_result
 from trt_tui.tui.state.config_status import (
@@ -82,14 +82,16 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
     count_text = f" {job.progress.done}/{job.progress.total}" if job.progress is not None else ""
     progress_text = count_text or (f", {elapsed_text(job.phase_duration_s)}" if job.phase_duration_s >= 1 else "")
     if search_status is not None and search_status.request is job.request and search_status.progress is not None:
-        progress, trial = search_status.progress, search_status.progress.trial
-        tried = shorten_middle(trial.about, 24) if trial.about else f"{len(trial.raised_groups)} raised"
-        short_title = f"{job.title}, {progress.done} tried"
-        best = waiting_text(job) or f"best: {best_evaluation_text(search_status)}"
+        best_texts = [f"best: {text(search_status)}" for text in (best_evaluation_text, best_value_text)]
+        long_text, short_text = [waiting] * 2 if (waiting := waiting_text(job)) else best_texts
+        effort_text = f"{search_status.progress.done} tried in {elapsed_text(job.duration_s)}"
+        phase_text = f"{job.phase}{progress_text}, " if job.phase else ""
         texts = [
-            f"{job.phase}{progress_text}: {tried}, {progress.done} tried; {best}",
-            f"{short_title}; {best}",
-            short_title,
+            f"{job.title}: {long_text}; {phase_text}{effort_text}",
+            f"{job.title}: {short_text}; {effort_text}",
+            f"{short_text}; {effort_text}",
+            short_text,
+            f"{search_status.progress.done} tried",
         ]
     else:
         texts = [
