@@ -27,7 +27,9 @@ from trt_tui.core.importers.commands import (
 )
 from trt_tui.core.importers.imported_settings import ImportedSettings
 from trt_tui.core.moves.config import convert_file_value
+from trt_tui.core.network.fusion.attention import SCORES_ROLE, VALUES_ROLE
 from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -195,9 +197,8 @@ _SHORT_OPTIONS = {
 _TOOLS = {"quantize": "quantize", "convert_to_mixed_precision": "autocast"}
 """The tool of each function."""
 
-_ATTENTION = ("MatMul", "Softmax", "MatMul")
-_OPERATORS_IN_ATTENTION = frozenset(("Div", "Mul", "Add", "Reshape", "Transpose", "Flatten", "Cast"))
-"""The operators that ModelOpt skips between the products of an attention and its Softmax (`find_mha_partitions`)."""
+_OPERATORS_IN_ATTENTION = frozenset("MatMul Softmax Div Mul Add Reshape Transpose Flatten Cast".split())
+"""The operators of an attention that ModelOpt recognises (`find_mha_partitions`)."""
 
 _COMMAND_PATTERN = re.compile(
     r"^(?!\s*(?:#|import\b|from\b)).*\bmodelopt\.onnx\.(?:quantization|autocast)\b", re.MULTILINE
@@ -357,9 +358,7 @@ def read_modelopt_record(record: Mapping[str, Any], network: Network, file: Path
     lists = _ModelOptNameLists(quantize_record, network, file, settings.unread_lines)
     unquantized_groups = {group.name for group in lists.find_excluded_groups()}
     if quantize_record.get("disable_mha_qdq") and not quantize_record.get("target_dla"):
-        unquantized_groups |= {
-            group.name for name in _find_attention_products(network) if (group := network.find_group(name)) is not None
-        }
+        unquantized_groups |= _find_groups_of_attention_products(network)
     if settings.other is not Precision.FP32:
         fp32_groups |= {group.name for group in lists.find_groups_excluded_from_fp16()}
     _set_layer_precisions(settings, network, unquantized_groups, fp32_groups)
@@ -410,29 +409,17 @@ def _read_calibration(settings: ImportedSettings, options: Mapping[str, Any], fi
         )
 
 
-def _find_attention_products(network: Network) -> set[str]:
-    """Finds the MatMuls before and after the Softmax of each attention, by ModelOpt's rules."""
-    products: set[str] = set()
-    for first in network.layers:
-        pending, visited = [(first, 0)], set[tuple[str, int]]()
-        while pending:
-            layer, matched_count = pending.pop()
-            if layer.op_type == _ATTENTION[matched_count]:
-                matched_count += 1
-            elif not matched_count or layer.op_type not in _OPERATORS_IN_ATTENTION:
-                continue
-            if matched_count == len(_ATTENTION):
-                products |= {first.name, layer.name}
-                break
-            following = [
-                (reader, matched_count)
-                for tensor in layer.outputs
-                for reader in network.consumers.get(tensor, ())
-                if (reader, matched_count) not in visited
-            ]
-            visited.update(following)
-            pending += [(network.get_layer(reader), count) for reader, count in reversed(following)]
-    return products
+def _find_groups_of_attention_products(network: Network) -> set[str]:
+    """Finds the groups of the products of each attention that ModelOpt recognises too."""
+    operators = collect_by_key(
+        (group.attention, network.get_layer(name).op_type) for group in network.groups for name in group.layers
+    )
+    return {
+        group.name
+        for group in network.groups
+        if group.attention_role in (SCORES_ROLE, VALUES_ROLE)
+        and _OPERATORS_IN_ATTENTION.issuperset(operators[group.attention])
+    }
 
 
 def _read_precision(
