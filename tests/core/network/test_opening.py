@@ -468,10 +468,8 @@ def _bodies(b):
         (10, 17, _scaled([1, 1, 1.3, 2.6], mode="nearest")),
         (10, 17, _scaled([1, 1, 0.3, 0.7], mode="nearest")),
         (9, 17, lambda b: b.node("Upsample", ["x", b.weight("scales", np.array([1, 1, 1.5, 1.7], np.float32))], "/up")),
-        (11, 17, lambda b: b.node("Hardmax", ["x"], "/hard", axis=2)),
-        (11, 17, lambda b: b.node("Hardmax", ["x"], "/hard")),
+        (11, 17, lambda b: b.node("Hardmax", ["x"], "/hard", axis=3)),
         (18, 21, _per_group(stored=True)),
-        (18, 22, _per_group(stored=False)),
         (11, 17, _bodies),
     ],
 )
@@ -495,6 +493,9 @@ def test_a_conversion_keeps_the_meaning(before, after, build, backend):
             lambda b: b.node("GroupNormalization", ["open", b.vector("s", 2), b.vector("b", 2)], "/norm", num_groups=2),
             "/norm/GroupNormalization",
         ),
+        (18, 22, _per_group(stored=False), "/norm/GroupNormalization"),
+        (11, 17, lambda b: b.node("Hardmax", ["x"], "/hard", axis=2), "/hard/Hardmax"),
+        (11, 17, lambda b: b.node("Hardmax", ["x"], "/hard"), "/hard/Hardmax"),
         (9, 17, lambda b: _batch_norm(b, read=True), "/bn/BatchNormalization"),
     ],
 )

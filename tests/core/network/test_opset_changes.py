@@ -247,9 +247,11 @@ CASES = [
     (18, one("GroupNormalization", lambda b: [b.vector("s", 2, 1.0), b.vector("b", 2)], num_groups=2), CNN),
     *(
         (11, one(operator, **({} if axis is None else {"axis": axis})), CNN)
-        for operator in ("Softmax", "LogSoftmax", "Hardmax")
+        for operator in ("Softmax", "LogSoftmax")
         for axis in (None, 2, -1)
     ),
+    (11, one("Hardmax", axis=-1), CNN),
+    (11, one("Hardmax"), (4, 8)),
     *((8, one("Pad", pads=PADS, mode=mode, value=1.5), CNN) for mode in ("constant", "reflect", "edge")),
     *((13, one("Pad", of("p", PADS, np.int64), mode=mode), CNN) for mode in ("constant", "reflect", "edge")),
     *(

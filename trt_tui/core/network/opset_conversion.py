@@ -24,7 +24,7 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import register_constant, stored_tensor
-from trt_tui.core.network.model_editing import FreshNames, assign_node_names, value_name
+from trt_tui.core.network.model_editing import FreshNames, assign_node_names
 from trt_tui.core.network.model_file import SMALL_TENSOR_BYTES
 from trt_tui.core.network.operators import move_plugins_to_own_domain, restore_plugin_domains
 from trt_tui.formatting import name_list_text
@@ -205,72 +205,25 @@ def _adapt_group_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
             f"{node.name} (GroupNormalization) has a scale for each group, and how many channels a group "
             "has is not known"
         )
-    for index, value in enumerate(node.inputs[1:3], 1):
-        if value is not None and channels != groups:
-            node.replace_input_with(index, _repeat_elements(node, value, channels // groups, fresh_names))
-
-
-def _repeat_elements(node: ir.Node, value: ir.Value, count: int, fresh_names: FreshNames) -> ir.Value:
-    """Adds nodes that repeat each element of a vector ``count`` times in succession, and returns their result."""
-
-    def add_constant(name: str, array: np.ndarray) -> ir.Value:
+    for index in range(1, 3) if channels != groups else ():
+        constant = stored_tensor(value := node.inputs[index])
+        if value is None or constant is None:
+            raise ValueError(f"{node.name} (GroupNormalization) computes its scale or bias for each group")
         assert isinstance(node.graph, ir.Graph)  # functions are inlined
-        return register_constant(node.graph, fresh_names.make_unique_name(name), ir.tensor(array))
-
-    constant = stored_tensor(value)
-    if constant is not None:
-        return add_constant(f"{value_name(value)}_per_channel", np.repeat(constant.numpy(), count))
-    column = insert_operator_before(node, "Reshape", [value, add_constant("column", np.array([-1, 1]))], fresh_names)
-    ones = add_constant("times", np.array([1, count]))
-    return insert_operator_before(
-        node,
-        "Reshape",
-        [insert_operator_before(node, "Expand", [column, ones], fresh_names), add_constant("whole", np.array([-1]))],
-        fresh_names,
-    )
+        name = fresh_names.make_unique_name(f"{value.name}_per_channel")
+        repeated = np.repeat(constant.numpy(), channels // groups)
+        node.replace_input_with(index, register_constant(node.graph, name, ir.tensor(repeated)))
 
 
 def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
-    """Flattens the input of a Hardmax to keep its meaning from before opset 13.
+    """Sets the axis of a Hardmax, which is 1 by default before opset 13 and the last axis since.
 
     Before opset 13, Hardmax works over all axes from the given axis on; since then, it works over that axis only.
     """
-    axis = node.attributes.get_int("axis", 1)
+    rank = len(node.inputs[0].shape or ()) if node.inputs[0] is not None else 0
+    if node.attributes.get_int("axis", 1) not in (-1, rank - 1):
+        raise ValueError(f"{node.name} (Hardmax) works over several axes, which newer opsets do not support")
     node.attributes["axis"] = ir.AttrInt64("axis", -1)
-    (source,), (result,) = node.inputs, node.outputs
-    assert source is not None
-    shape = insert_operator_before(node, "Shape", [source], fresh_names)
-    node.replace_input_with(0, insert_operator_before(node, "Flatten", [source], fresh_names, axis=axis))
-    reshape_node = ir.node(
-        "Reshape",
-        [result, shape],
-        name=fresh_names.make_unique_name(f"{node.name}_reshaped"),
-        outputs=[ir.val(None, shape=result.shape, type=result.type)],
-    )
-    node.append(reshape_node)
-    (new_value,) = reshape_node.outputs
-    result.replace_all_uses_with(new_value, replace_graph_outputs=True)
-    reshape_node.replace_input_with(0, result)
-    new_value.name, result.name = result.name, fresh_names.make_unique_name(f"{value_name(result)}_flat")
-    result.shape = None
-
-
-def insert_operator_before(
-    next_node: ir.Node, operator: str, inputs: list[ir.Value], fresh_names: FreshNames, **attributes: int
-) -> ir.Value:
-    """Inserts a node before another one, with its scope, and returns the result."""
-    name = fresh_names.make_unique_name(f"{next_node.name}_{operator.lower()}")
-    result_type = ir.TensorType(ir.DataType.INT64) if operator == "Shape" else inputs[0].type
-    new_node = ir.node(
-        operator,
-        inputs,
-        attributes,
-        name=name,
-        metadata_props=dict(next_node.metadata_props),
-        outputs=[ir.val(fresh_names.make_unique_name(f"{name}_output"), type=result_type)],
-    )
-    next_node.prepend(new_node)
-    return new_node.outputs[0]
 
 
 _MAX_BATCH_NORM_OUTPUTS = 3

@@ -10,7 +10,6 @@ import onnx_ir as ir
 from trt_tui.core.network.constants import register_constant
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.model_editing import FreshNames
-from trt_tui.core.network.opset_conversion import insert_operator_before
 from trt_tui.formatting import counted_noun_text
 
 _DATA_INPUT, _CACHE_INPUTS, _POSITION_INPUT = 0, (1, 2), 3
@@ -53,11 +52,11 @@ def expand_rotary_caches(model: ir.Model) -> str:
         ones = register_constant(
             graph, fresh_names.make_unique_name(f"{node.name}_ones"), ir.tensor(np.ones(_CACHE_RANK - 1, np.int64))
         )
-        batch = insert_operator_before(node, "Shape", [data], fresh_names, start=0, end=1)
-        sizes = insert_operator_before(node, "Concat", [batch, ones], fresh_names, axis=0)
+        batch = _insert_operator_before(node, "Shape", [data], fresh_names, start=0, end=1)
+        sizes = _insert_operator_before(node, "Concat", [batch, ones], fresh_names, axis=0)
         for index, cache in zip(_CACHE_INPUTS, caches, strict=True):
             assert cache is not None
-            expanded_cache = insert_operator_before(node, "Expand", [cache, sizes], fresh_names)
+            expanded_cache = _insert_operator_before(node, "Expand", [cache, sizes], fresh_names)
             node.replace_input_with(index, expanded_cache)
     if not count:
         return ""
@@ -66,3 +65,21 @@ def expand_rotary_caches(model: ir.Model) -> str:
         f"{counted_noun_text(count, 'RotaryEmbedding')} {verb} one row of angles for the whole batch, which neither "
         "ONNX Runtime nor TensorRT accepts: the angles are expanded to the batch."
     )
+
+
+def _insert_operator_before(
+    next_node: ir.Node, operator: str, inputs: list[ir.Value], fresh_names: FreshNames, **attributes: int
+) -> ir.Value:
+    """Inserts a node before another one, with its scope, and returns the result."""
+    name = fresh_names.make_unique_name(f"{next_node.name}_{operator.lower()}")
+    result_type = ir.TensorType(ir.DataType.INT64) if operator == "Shape" else inputs[0].type
+    new_node = ir.node(
+        operator,
+        inputs,
+        attributes,
+        name=name,
+        metadata_props=dict(next_node.metadata_props),
+        outputs=[ir.val(fresh_names.make_unique_name(f"{name}_output"), type=result_type)],
+    )
+    next_node.prepend(new_node)
+    return new_node.outputs[0]
