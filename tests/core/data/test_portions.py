@@ -4,7 +4,6 @@ figures"""
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -138,17 +137,6 @@ def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same
     assert "too small" in level.reason and set(short.runs) <= {0, 1, 2, 3}
     said = list(samples.memory_fallbacks.take_messages())
     assert {text.split(":")[0] for text in said} == {"Runs in FP32", "Errors at the fused layers"}
-
-
-def test_portions_stay_the_same_arrays_while_their_feed_lives_so_that_a_device_recognises_them(sampled):
-    network, samples = sampled()
-    runner, seen = AdaptiveRunner(Short(99, device=True), network.model, samples, keep_on_device=True), []
-    runner._runner = SimpleNamespace(run=lambda feed, fetch: seen.append(feed["x"]) or {}, close=lambda: None)
-    feed = samples.read_feed(0)
-    for _ in range(2):
-        runner._run_portions(feed, None, ((0, 2), (2, len(feed["x"]))))
-    assert seen[0] is seen[2] and seen[1] is seen[3]
-    np.testing.assert_array_equal(np.concatenate(seen[:2]), feed["x"])
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

@@ -9,7 +9,6 @@ that has grown is never given back, and smaller executions would only find piece
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -84,12 +83,9 @@ class AdaptiveRunner(ClosingContext):
         self._joins = {**_find_portion_join_functions(model), **(joins or {})}
         self._divisible_inputs = samples.per_sample_array_names.union(extra_inputs)
         self._memory_name = "the GPU memory" if has_device else "memory"
-        # Portions of an array are kept as long as the array, so that the device recognises them.
-        self._keeps_portions = keep_on_device and has_device
         # A second portion would receive the random numbers of the first.
         self._is_indivisible = any(is_random(node) and node.inputs for node in model.graph.all_nodes())
         self._sample_axes: dict[str, int | None] = {}
-        self._kept_portions: dict[int, tuple[weakref.ref[np.ndarray], _PortionBounds, list[np.ndarray]]] = {}
         self._device_mode: ExecutionMode | None = None
         self._state = samples.memory_fallbacks.get_fallback_state(run_kind)
         self._runner: Runner | None = None
@@ -101,7 +97,7 @@ class AdaptiveRunner(ClosingContext):
                 ("", partial(load_network, on_mode_change=self._record_device_mode)),
                 (HOST_ARRAYS_MODE, default_loader),
             ]
-            if self._keeps_portions
+            if keep_on_device and has_device
             else [(mode_name, load_network)]
         )
         if allow_host and (host_backend := backend.get_host_backend()) is not None:
@@ -163,7 +159,6 @@ class AdaptiveRunner(ClosingContext):
         if self._runner is not None:
             self._runner.close()
             self._runner = None
-        self._kept_portions.clear()
 
     # -- execution modes ----------------------------------------------------------------------------------------------
 
@@ -262,7 +257,7 @@ class AdaptiveRunner(ClosingContext):
     ) -> dict[str, np.ndarray]:
         rows = portion_bounds[-1][1]
         portions_by_input = {
-            name: self._split_array(array, portion_bounds)
+            name: [array[start:stop] for start, stop in portion_bounds]
             for name, array in feed.items()
             if name in self._divisible_inputs and array.ndim and len(array) == rows
         }
@@ -284,24 +279,6 @@ class AdaptiveRunner(ClosingContext):
                 arrays_by_output.setdefault(name, []).append(np.asarray(array))
         sizes = [stop - start for start, stop in portion_bounds]
         return {name: self._join_output(name, arrays, sizes) for name, arrays in arrays_by_output.items()}
-
-    def _split_array(self, array: np.ndarray, portion_bounds: _PortionBounds) -> list[np.ndarray]:
-        """Splits an array of a feed into portions. If portions are kept, a second call returns the same portion arrays."""
-        if not self._keeps_portions:
-            return [array[start:stop] for start, stop in portion_bounds]
-        key = id(array)
-        cached = self._kept_portions.get(key)
-        if cached is not None and cached[0]() is array and cached[1] == portion_bounds:
-            return cached[2]
-        array_portions = [
-            array[start:stop].copy() for start, stop in portion_bounds
-        ]  # a view would keep the array alive
-        self._kept_portions[key] = (
-            weakref.ref(array, lambda _: self._kept_portions.pop(key, None)),
-            portion_bounds,
-            array_portions,
-        )
-        return array_portions
 
     def _join_output(self, output_name: str, arrays: Sequence[np.ndarray], portion_sizes: Sequence[int]) -> np.ndarray:
         if output_name in self._joins:
