@@ -266,7 +266,7 @@ def test_what_another_tool_was_told(network, tmp_path, name, text, defaults, row
         ("e.py", "def postprocess(network:\n", "not readable Python", "line 1"),
         ("f.py", "import os\nos.system('touch ran')\n", "sets no precisions", ""),
         ("g.json", {"nodes_to_exclude": ["("]}, "not a pattern", "re.match"),
-        ("h.json", {"nodes_to_exclude": [1]}, "nodes_to_exclude[0] is 1", "a text"),
+        ("h.json", {"nodes_to_exclude": [1]}, "nodes_to_exclude[0] is 1", "`str`"),
         ("i.json", {"quantize_mode": "int3"}, "'int3'", "int8"),
         ("j.json", '{"nodes_to_exclude": [', "not valid JSON", "line 1"),
         ("k.yaml", "just: a\nmapping: b\n", "not a file that --config can read", "trtexec"),
@@ -281,7 +281,7 @@ def test_what_another_tool_was_told(network, tmp_path, name, text, defaults, row
             "modelopt.py",
             "from modelopt.onnx.quantization import quantize\nquantize('a.onnx', nodes_to_exclude=[1])\n",
             "nodes_to_exclude",
-            "a text",
+            "`str`",
         ),
         (
             "computed.py",

@@ -235,14 +235,6 @@ T = TypeVar("T")
 
 _ERROR_LOCATION = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
-_TYPE_TEXTS = {
-    "object": "an object",
-    "array": "a list",
-    "str": "a text",
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-}
 
 
 class UnknownMoveKindError(ValueError):
@@ -326,20 +318,10 @@ def entry_type_error(
         hints = typing.get_type_hints(expected_type) if name and isinstance(expected_type, type) else {}
         expected_type = hints.get(name, Any)
     location_text = (location + path).lstrip(".") or "it"
-    if missing_match:
-        next_step = "the entry is required"
-    elif (choices_text := _choices_text(expected_type)) and "enum" in message:
-        next_step = f"it must be one of {choices_text}"
-    elif expected := re.match(r"Expected `(\w+)", message):
-        bounded = expected[1] == "float" and "=" in message
-        number = "a number from 0 to the largest FP32 value"
-        limit_text = message.rpartition("`")[2]  # such as " of length <= 10000"; "" if the type is wrong
-        next_step = f"it must be {number if bounded else _TYPE_TEXTS.get(expected[1], expected[1]) + limit_text}"
-    else:
-        next_step = message
+    choices_text = _choices_text(expected_type) if "enum" in message else ""
     return InputError(
         f"{file_name}: {location_text} is {_value_text(value)}",
-        next_step,
+        f"it must be one of {choices_text}" if choices_text else message,
         "Correct the file, or export the config again.",
     )
 

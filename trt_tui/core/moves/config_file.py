@@ -633,55 +633,30 @@ def _read_checked_ranges(
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    text = read_text(path)
-
     def reject_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        record = dict(pairs)
-        if len(record) != len(pairs):
-            seen_keys: set[str] = set()
-            key = next(key for key, _ in pairs if key in seen_keys or seen_keys.add(key))  # type: ignore[func-returns-value]
-            raise InputError(
-                f"{path.name} has the key {key!r} twice", "a name can occur only once", "Delete one of them."
-            )
-        return record
+        ((key, count),) = Counter(key for key, _ in pairs).most_common(1) or (("", 1),)
+        if count > 1:
+            raise ValueError(f"an object has the key {key!r} twice")
+        return dict(pairs)
 
     def reject_non_finite(text: str) -> float:
-        raise InputError(
-            f"{path.name} holds {text}", "JSON has finite numbers only", "Correct the file, or export the config again."
-        )
-
-    def not_a_config_error(reason: str) -> InputError:
-        return InputError(f"{path.name} is not a precision config", reason, "Name a precision.json that trt-tui wrote.")
+        raise ValueError(f"{text} is not a number of JSON")
 
     try:
-        record = json.loads(text, object_pairs_hook=reject_repeated_keys, parse_constant=reject_non_finite)
+        record = json.loads(read_text(path), object_pairs_hook=reject_repeated_keys, parse_constant=reject_non_finite)
         if is_nested_deeper(record, MAX_DEPTH):
-            raise not_a_config_error("it is nested too deeply")
-        json.dumps(record, ensure_ascii=False).encode("utf-8")
-    except json.JSONDecodeError as error:
+            raise ValueError("it is nested too deeply")
+        json.dumps(record, ensure_ascii=False).encode("utf-8")  # half a character, as in "\ud800", is not text
+    except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path.name} is not valid JSON",
-            f"line {error.lineno}, column {error.colno}: {error.msg}",
-            "Correct the file there, or export the config again.",
+            f"{path.name} is not valid JSON", str(error), "Correct the file, or export the config again."
         ) from None
-    except RecursionError:
-        raise not_a_config_error("it is nested too deeply") from None
-    except UnicodeEncodeError:
+    if not isinstance(record, dict) or record.get("format") != CONFIG_FORMAT:
         raise InputError(
-            f"{path.name} contains half a character",
-            'a lone surrogate, as in "\\ud800", is not text',
-            "Correct the file, or export the config again.",
-        ) from None
-    except ValueError:
-        raise InputError(
-            f"{path.name} holds a number of thousands of digits",
-            "no entry of a config needs such a number",
-            "Correct the file, or export the config again.",
-        ) from None
-    if not isinstance(record, dict) or "format" not in record:
-        raise not_a_config_error('it has no "format" entry')
-    if record["format"] != CONFIG_FORMAT:
-        raise not_a_config_error(f"its format is {record['format']!r}, not {CONFIG_FORMAT!r}")
+            f"{path.name} is not a precision config",
+            f"it has no entry format with the value {CONFIG_FORMAT}",
+            "Name a precision.json that trt-tui wrote.",
+        )
     return record
 
 
