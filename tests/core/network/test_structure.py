@@ -506,11 +506,11 @@ def _declaring(inner=None, output=("N", 8), read=("N", 16)):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"inner": ("N", 31)}, ("/first/MatMul_output_0", "31", "32", "MatMul /first")),
-        ({"output": ("N", 7)}, ("y is declared", "dimension 1 of 7", "dimension 1 of 8")),
-        ({"output": ("N", 8, 1)}, ("3 axes", "2 axes")),
-        ({"read": ("N", 15)}, ("MatMul /first", "do not fit")),
-        ({"read": (4, 16), "output": (1, 8)}, ("dimension 0 of 1", "dimension 0 of 4")),
+        ({"inner": ("N", 31)}, ("MatMul /first", "dimension 1: (32) vs (31)")),
+        ({"output": ("N", 7)}, ("MatMul /second", "dimension 1: (8) vs (7)")),
+        ({"output": ("N", 8, 1)}, ("MatMul /second", "rank: (2) vs (3)")),
+        ({"read": ("N", 15)}, ("MatMul /first", "Incompatible dimensions")),
+        ({"read": (4, 16), "output": (1, 8)}, ("dimension 0: (4) vs (1)",)),
     ],
 )
 def test_a_file_that_declares_a_wrong_size_is_refused_with_both(more, words, tmp_path):

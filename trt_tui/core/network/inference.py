@@ -60,10 +60,8 @@ def infer_shapes(model: ir.Model) -> str:
 
 
 _CONTRADICTION_PATTERN = re.compile(
-    r"\(op_type:(?P<operator>[^,)]+)(?:, node name: (?P<name>.*?))?\): \[ShapeInferenceError\] (?:"
-    r"Inferred shape and existing shape differ in (?P<where>dimension \d+|rank): \((?P<inferred>\d+)\) vs "
-    r"\((?P<declared>\d+)\)|(?P<other>Dimension mismatch in unification between (?P<first>\d+) and (?P<second>\d+)|"
-    r"Incompatible dimensions))"
+    r"\(op_type:(?P<operator>[^,)]+)(?:, node name: (?P<name>.*?))?\): \[ShapeInferenceError\] (?P<cause>"
+    r"(?:Inferred shape and existing shape differ|Dimension mismatch in unification|Incompatible dimensions).*)"
 )
 """The error message of onnx's strict shape inference about contradicting sizes."""
 
@@ -72,7 +70,7 @@ def check_declared_sizes(model: ir.Model, file_name: str) -> None:
     """Refuses a model whose declared tensor sizes contradict its operators.
 
     Raises:
-        InputError: two sizes contradict each other; the error names the node and both sizes.
+        InputError: two sizes contradict each other; the error has onnx's message, with the node and the sizes.
     """
     try:
         proto = detach_big_weights(model)[0]
@@ -80,28 +78,13 @@ def check_declared_sizes(model: ir.Model, file_name: str) -> None:
             proto, strict_mode=True, data_prop=_count_propagated_elements(proto.graph) <= _MAX_FOLLOWED_ELEMENTS
         )
     except Exception as error:  # onnx also stops at unknown operators and types
-        contradiction = _CONTRADICTION_PATTERN.search(str(error))
-    else:
-        return
-    if contradiction is None:
-        return
-    node = f"{contradiction['operator']} {contradiction['name'] or ''}".strip()
-    if contradiction["where"]:
-        tensor_name = next(
-            (node.outputs[0].name for node in model.graph if node.name == contradiction["name"]), "its result"
-        )
-        rank = contradiction["where"] == "rank"
-        sizes = [
-            f"{contradiction[side]} axes" if rank else f"{contradiction['where']} of {contradiction[side]}"
-            for side in ("declared", "inferred")
-        ]
-        cause = f"{tensor_name} is declared with {sizes[0]}, and {node} gives it {sizes[1]}"
-    else:
-        sizes_text = f": {contradiction['first']} and {contradiction['second']}" if contradiction["first"] else ""
-        cause = f"{node} reads tensors whose declared sizes do not fit{sizes_text}"
-    raise InputError(
-        f"{file_name} declares a wrong size", cause, "Correct the declared shapes, or export the network again."
-    )
+        if (contradiction := _CONTRADICTION_PATTERN.search(str(error))) is not None:
+            operator, name, cause = contradiction.groups()
+            raise InputError(
+                f"{file_name} declares a wrong size",
+                f"{operator} {name or ''}: {cause}",
+                "Correct the declared shapes, or export the network again.",
+            ) from None
 
 
 def infer_graph_shapes(model: onnx.ModelProto) -> onnx.GraphProto:
