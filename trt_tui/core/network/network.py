@@ -18,13 +18,14 @@ from trt_tui.core.network.constants import ConstantValues
 from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.index_paths import find_groups_computing_indices
-from trt_tui.core.network.inference import check_constant_growth, infer_plugin_types
+from trt_tui.core.network.inference import infer_plugin_types
 from trt_tui.core.network.known_defects import find_defect_sites, find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding, ReferenceWeights, Shape
 from trt_tui.core.network.opening import OpenedModel, open_model, quantized_weights_note
 from trt_tui.core.network.operators import plugin_note
 from trt_tui.core.network.opset_conversion import convert_opset
 from trt_tui.core.network.original_network import propose_original_weights
+from trt_tui.core.network.shape_arithmetic import check_constant_growth
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError, TrtTuiError
@@ -88,7 +89,7 @@ class Network(NetworkOutline):
         notes = (*opened_model.notes, *([plugin_note(blocking_plugins)] if blocking_plugins else []))
         check_constant_growth(
             graph,
-            self.model.graph.opset_imports,
+            self.model,
             path.name,
             sum(file.stat().st_size for file in (path, *self.external_files)),
         )

@@ -5,12 +5,11 @@ If the scale follows the product of queries and keys, the product may overflow i
 scale before the product, where a fused attention has it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelRoots, ChannelTracer
-from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.fusion.attention import SCORES_ROLE
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.operators import RANGE_PRESERVING_COPIES
@@ -24,22 +23,6 @@ from trt_tui.core.network.zero_cost_support import (
 
 _MAX_CHAIN = 8
 """The maximum number of layers that are followed from a product to its scale."""
-
-_MAX_SCALAR_DEPTH = 12
-"""The maximum number of layers that compute a number, one after the other."""
-
-_SCALAR_OPERATORS: Mapping[str, Callable[..., np.floating]] = {
-    "Sqrt": np.sqrt,
-    "Mul": np.multiply,
-    "Div": np.divide,
-    "Add": np.add,
-    "Sub": np.subtract,
-    "Pow": np.power,
-    "Reciprocal": lambda number: np.divide(np.float32(1), number),
-}
-"""The operators on numbers that are computed here, in float32 like the network."""
-
-_SCALAR_COPIES = frozenset("Identity Unsqueeze Squeeze Reshape Cast Flatten".split())
 
 
 def find_attention_scales(tracer: ChannelTracer, groups: Sequence[FusionGroup]) -> dict[str, AttentionScale]:
@@ -139,29 +122,8 @@ class _AttentionScaleFinder:
             or layer.name not in self._tracer.grouped_layers
         ):
             return None
-        number = self._read_number(layer.inputs[index])
-        return None if number is None else (index, float(number))
-
-    def _read_number(self, tensor: str, depth: int = 0) -> np.floating | None:
-        """Returns the value of a scalar that the file stores or computes from stored scalars and sizes; None if it is
-        unknown.
-        """
-        constant = stored_tensor(self._graph.ir_value(tensor)) if self._graph.has_tensor(tensor) else None
-        if constant is not None:
-            return np.float32(constant.numpy().reshape(-1)[0]) if constant.size == 1 else None
-        layer = self._graph.find_producer(tensor)
-        if layer is None or depth > _MAX_SCALAR_DEPTH or layer.domain:
-            return None
-        if not self._graph.is_fp32(tensor):
-            sizes = self._tracer.read_sizes(tensor)
-            return np.float32(sizes[0]) if sizes is not None and len(sizes) == 1 and isinstance(sizes[0], int) else None
-        if layer.op_type in _SCALAR_COPIES:
-            return self._read_number(layer.inputs[0], depth + 1)
-        operands = [self._read_number(name, depth + 1) for name in layer.inputs]
-        if layer.op_type not in _SCALAR_OPERATORS or any(operand is None for operand in operands):
-            return None
-        with np.errstate(all="ignore"):
-            return np.float32(_SCALAR_OPERATORS[layer.op_type](*operands))
+        number = self._tracer.values.find_value(layer.inputs[index])
+        return None if number is None or number.dtype != np.float32 else (index, float(number.item()))
 
     # -- operands --
 

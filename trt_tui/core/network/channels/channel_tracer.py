@@ -9,8 +9,7 @@ Channels with equal roots share a factor.
 """
 
 import math
-import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +17,7 @@ import onnx_ir as ir
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph, reads_only_shape
 from trt_tui.core.network.layers import Layer, LayerKind, Shape
+from trt_tui.core.network.shape_arithmetic import SmallTensorValues
 from trt_tui.core.network.zero_cost_support import ClippedTensor
 
 UNSCALED = 0
@@ -128,17 +128,6 @@ def _match_blocks(before: Shape, after: Shape) -> list[Block]:
 
 # -- sizes -----------------------------------------------------------------------------------------------------------
 
-_SIZE_ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
-    "Add": operator.add,
-    "Sub": operator.sub,
-    "Mul": operator.mul,
-    "Div": operator.floordiv,
-}
-"""The operators of shape arithmetic on two numbers."""
-
-_MAX_SIZES, _MAX_SIZE_DEPTH = 1024, 12
-"""The maximum number of elements of a tensor of sizes, and of layers that compute it one after the other."""
-
 
 def _find_remaining_size(before: Shape, requested: Sequence[int | str | None]) -> int | None:
     """Returns the size that a Reshape states as -1; None if open sizes make it unknown."""
@@ -160,6 +149,7 @@ class ChannelTracer:
     factor ``n``, values with id ``-n`` are multiplied by it.
 
     Attributes:
+        values: The values of shape arithmetic, and of the numbers that scale attentions.
         channel_ids: The channel ids by tensor. Each of their sizes is that of the tensor, or 1. A tensor without an
             entry has no scaled channels.
         producers: The constants that are divided: layer, input index and channel ids.
@@ -175,6 +165,7 @@ class ChannelTracer:
         self.grouped_layers = grouped_layers
         self.channel_ids: dict[str, np.ndarray] = {}
         self._refined_shapes: dict[str, Shape] = {}
+        self.values = SmallTensorValues(graph)
         self.count = 1
         self.producers: list[tuple[Layer, int, np.ndarray]] = []
         self.readers: list[tuple[Layer, int, str, np.ndarray]] = []
@@ -220,6 +211,7 @@ class ChannelTracer:
         """Finds the channel ids of all tensors."""
         for layer in self.graph.layers:
             if layer.kind in (LayerKind.CONSTANT, LayerKind.SHAPE) or reads_only_shape(layer):
+                self.values.evaluate_layer(layer, self._shape)
                 continue
             first_id = self.count
             result = self._trace_layer(layer)
@@ -273,8 +265,9 @@ class ChannelTracer:
             number_size if number_size > 1 else size for size, number_size in zip(shape, channel_ids.shape, strict=True)
         )
 
-    def _store_requested_shape(self, layer: Layer, sizes: Sequence[int | str | None] | None) -> None:
+    def _store_requested_shape(self, layer: Layer) -> None:
         """Stores the shape of a layer's result, as requested by the input that holds the new shape."""
+        sizes = self._read_sizes(layer, 1)
         before, after = (self._shape(name) or () for name in (layer.inputs[0], layer.outputs[0]))
         if sizes is None or len(sizes) != len(after) or all(isinstance(size, int) for size in after):
             return
@@ -289,48 +282,13 @@ class ChannelTracer:
             for known, size in zip(after, requested, strict=True)
         )
 
-    def read_sizes(self, tensor: str, depth: int = 0) -> list[int | str | None] | None:
-        """Returns the elements of an integer tensor that is computed by shape arithmetic; None if they are unknown.
+    def _read_sizes(self, layer: Layer, index: int) -> list[int | str | None] | None:
+        """Returns the elements of an input that shape arithmetic computes: numbers, names of open sizes, or None.
 
-        An element is a number, the name of an open size, or None.
+        Returns None if all of them are unknown.
         """
-        constant = stored_tensor(self.graph.ir_value(tensor)) if self.graph.has_tensor(tensor) else None
-        if constant is not None:
-            return [int(number) for number in constant.numpy().reshape(-1)] if constant.size <= _MAX_SIZES else None
-        layer = self.graph.find_producer(tensor)
-        if layer is None or depth > _MAX_SIZE_DEPTH:
-            return None
-        if layer.op_type == "Shape":
-            attributes, shape = self.graph.node(layer.name).attributes, self._shape(layer.inputs[0])
-            return (
-                None
-                if shape is None
-                else list(shape)[attributes.get_int("start", 0) : attributes.get_int("end", len(shape))]
-            )
-        operands = [self.read_sizes(name, depth + 1) for name in layer.inputs]
-        first = operands[0] if operands else None
-        if layer.op_type == "Concat":
-            sizes = [size for part in operands for size in part or ()]
-            return None if any(part is None for part in operands) else sizes
-        if first is None:
-            return None
-        if layer.op_type in ("Unsqueeze", "Squeeze", "Reshape", "Cast", "Identity"):
-            return first
-        if any(part is None for part in operands):
-            return None
-        numbers = [[size for size in part if isinstance(size, int)] for part in operands if part is not None]
-        if layer.op_type == "Gather":
-            return (
-                [first[index] for index in numbers[1]]
-                if all(-len(first) <= index < len(first) for index in numbers[1])
-                else None
-            )
-        if layer.op_type == "Slice" and all(len(part) == 1 for part in numbers[1:]):
-            return first[slice(numbers[1][0], numbers[2][0], numbers[4][0] if len(numbers) > 4 else 1)]
-        if layer.op_type in _SIZE_ARITHMETIC and all(len(part) == 1 for part in numbers) and len(first) == 1:
-            left, right = numbers[0][0], numbers[1][0]
-            return None if layer.op_type == "Div" and right <= 0 else [_SIZE_ARITHMETIC[layer.op_type](left, right)]
-        return None
+        value = self.values.find_value(layer.inputs[index]) if index < len(layer.inputs) else None
+        return None if value is None else value.reshape(-1).tolist()
 
     def _is_computed(self, tensor: str) -> bool:
         return bool(tensor) and tensor not in self.graph.constant_tensors
@@ -349,9 +307,7 @@ class ChannelTracer:
         attributes = self.graph.node(layer.name).attributes
         if attribute and attribute in attributes:
             return list(attributes.get_ints(attribute, ()))
-        sizes = self.read_sizes(layer.inputs[index]) if index < len(layer.inputs) else None
-        integers = [size for size in sizes or () if isinstance(size, int)]
-        return None if sizes is None or len(integers) < len(sizes) else integers
+        return self.values.find_integers(layer.inputs[index]) if index < len(layer.inputs) else None
 
     # -- channel ids --
 
@@ -657,7 +613,7 @@ class ChannelTracer:
 
     def _trace_reshape(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         if layer.op_type == "Reshape":
-            self._store_requested_shape(layer, self.read_sizes(layer.inputs[1]) if len(layer.inputs) > 1 else None)
+            self._store_requested_shape(layer)
         before, after = self._shape(layer.inputs[0]), self._shape(layer.outputs[0])
         assert before is not None and after is not None  # both ranks are known
         if not channel_ids.any():
@@ -673,7 +629,7 @@ class ChannelTracer:
         return reshape_channel_ids(channel_ids, before, after, blocks)
 
     def _trace_expand(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
-        self._store_requested_shape(layer, self.read_sizes(layer.inputs[1]))
+        self._store_requested_shape(layer)
         return self._align_channel_ids(layer, layer.inputs[0])
 
     def _trace_tile(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:

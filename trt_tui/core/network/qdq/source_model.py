@@ -10,13 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.layers import FilePrecision, FusionGroup, Layer, LayerKind
-from trt_tui.core.network.model_editing import list_subgraphs, value_name
+from trt_tui.core.network.model_editing import list_subgraphs
 from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS, REDUCTIONS
 from trt_tui.core.network.qdq.rewrites import (
     find_node_refusals,
@@ -32,6 +30,7 @@ from trt_tui.core.network.qdq.steps import (
     read_qdq_step,
     round_to_type,
 )
+from trt_tui.core.network.shape_arithmetic import evaluate_node
 from trt_tui.core.network.structure_check import find_schema
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -188,7 +187,7 @@ class SourceModel:
             for node_input, array in zip(node.inputs, input_arrays, strict=True)
         ):
             return None
-        result = _evaluate_node(node, input_arrays, self.model.graph.opset_imports.get("", 0))
+        result = evaluate_node(node, input_arrays, self.model.graph.opset_imports.get("", 0))[0]
         dtype = self.types.get(value.name or "", ir.DataType.FLOAT)
         return round_to_type(result, dtype) if result.dtype == np.float32 else result
 
@@ -325,17 +324,6 @@ def _find_tensor_types(graph: ir.Graph, opsets: Mapping[str, int]) -> dict[str, 
             if output.name and dtype is not None:
                 types[output.name] = dtype
     return types
-
-
-def _evaluate_node(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> np.ndarray:
-    """Returns the first result of a node on arrays, computed by onnx's reference evaluator."""
-    feed = {value_name(value): array for value, array in zip(node.inputs, inputs, strict=True) if value is not None}
-    outputs = [value_name(node.outputs[0])]
-    function = onnx.helper.make_function(
-        "constants", "of", list(feed), outputs, [ir.to_proto(node)], [onnx.helper.make_opsetid("", opset)]
-    )
-    (result,) = ReferenceEvaluator(function).run(outputs, feed, attributes={})
-    return np.asarray(result)
 
 
 def _find_output_types(
