@@ -234,7 +234,11 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
             main.session.apply_event(ev.JobStarted(remedies.number, waiting))
             texts = (job_texts(main.session, job)[0], search_page_title(main.session, finding))
             table = ["".join(text for text, *_ in line) for _, line in job_table(main.session, 160)[1]]
-            assert {f"waits for {remedies.title}" in text for text in (*texts, table[0])} == {bool(waiting)}
+            assert {f"waits for {remedies.title}" in text for text in texts} == {bool(waiting)}
+            assert {f"for {remedies.title}" in table[0], "waits" in table[0]} == {bool(waiting)}
+            narrow_table = ["".join(text for text, *_ in line) for _, line in job_table(main.session, 52)[1]]
+            titles = [job.title for job in (main.session.pending_requests.running_jobs)]
+            assert not lacking(" ".join(narrow_table), *titles), "what a job waits for is left out before its title"
         main.session.apply_event(ev.JobDone(remedies.number))
         remarks = ("TensorRT refuses it", "the exported network yields 3 dB: went on with a margin of 1.5")
         finding.progress = replace(finding.progress, remarks=remarks)

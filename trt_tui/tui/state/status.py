@@ -85,7 +85,7 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
         best_texts = [f"best: {text(search_status)}" for text in (best_evaluation_text, best_value_text)]
         long_text, short_text = [waiting] * 2 if (waiting := waiting_text(job)) else best_texts
         effort_text = f"{search_status.progress.done} tried in {elapsed_text(job.duration_s)}"
-        phase_text = f"{job.phase}{progress_text}, " if job.phase else ""
+        phase_text = f"{job.phase}{count_text}, " if job.phase else ""
         texts = [
             f"{job.title}: {long_text}; {phase_text}{effort_text}",
             f"{job.title}: {short_text}; {effort_text}",
@@ -95,7 +95,7 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
         ]
     else:
         texts = [
-            f"{_job_title_text(job)}{progress_text}{_time_left_text(job)}",
+            f"{': '.join(filter(None, (job.title, _phase_text(job))))}{progress_text}{_time_left_text(job)}",
             f"{job.title}{progress_text}{_time_left_text(job)}",
             f"{job.title}{progress_text}",
             job.title,
@@ -144,7 +144,7 @@ def _job_bar_spans(session: Session, job: Job, stop_key: str) -> Line:
 
 
 def job_table(session: Session, width: int) -> tuple[Line, list[tuple[Job, Line]]]:
-    """Returns the titles and all jobs with a line each: time of the request, duration, title and state.
+    """Returns the titles and all jobs with a line each: time of the request, duration, title, phase and state.
 
     Running and waiting jobs come first, then ended jobs from the newest to the oldest.
     """
@@ -163,7 +163,8 @@ def job_table(session: Session, width: int) -> tuple[Line, list[tuple[Job, Line]
             [
                 (time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time)), "dim"),
                 (time_text, "" if job.end_time is None else "dim"),
-                (_job_title_text(job), "strong" if job in pending_requests.running_jobs else ""),
+                (job.title, "strong" if job in pending_requests.running_jobs else ""),
+                (waiting_text(job).removeprefix("waits ") or _phase_text(job), "dim"),
                 _job_state_text(job),
             ]
         )
@@ -171,16 +172,18 @@ def job_table(session: Session, width: int) -> tuple[Line, list[tuple[Job, Line]
         Column("asked at", width=8, rank=1, spare_cells=24),
         Column("time", True, width=11),
         Column("what", min_width=10, fills=True),
+        Column("", rank=2, spare_cells=24),
         Column("", True),
     ]
     header, *lines = fit_table(columns, rows, width)
     return header, list(zip(jobs, lines, strict=True))
 
 
-def _job_title_text(job: Job) -> str:
+def _phase_text(job: Job) -> str:
+    """Returns the phase of a job; "" if the job has ended, or if its title says the same."""
     phase = job.phase.removeprefix("building: ")
     is_repeated = phase[:_SAME_PREFIX_CHARACTERS] == job.title[:_SAME_PREFIX_CHARACTERS]
-    return f"{job.title}: {phase}" if phase and not is_repeated and job.end_time is None else job.title
+    return "" if is_repeated or job.end_time is not None else phase
 
 
 def _job_state_text(job: Job) -> tuple[str, str]:
@@ -190,8 +193,9 @@ def _job_state_text(job: Job) -> tuple[str, str]:
         return "is stopping", "warn"
     progress, has_begun = job.progress, job.begin_time is not None
     if progress is not None and progress.total:
-        return f"{progress.done}/{progress.total}{_time_left_text(job)}", "key"
-    return waiting_text(job) or ("runs" if has_begun else "waits"), "key" if has_begun else "dim"
+        end_text = ", waits" if waiting_text(job) else _time_left_text(job)
+        return f"{progress.done}/{progress.total}{end_text}", "key"
+    return "runs" if has_begun and not waiting_text(job) else "waits", "key" if has_begun else "dim"
 
 
 def stopped_jobs_text(jobs: Sequence[Job]) -> str:
