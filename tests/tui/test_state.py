@@ -42,10 +42,16 @@ from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui import spans, themes
 from trt_tui.tui.controllers.view import NavigationController
 from trt_tui.tui.state import charts, config_status, detail, summary
-from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
+from trt_tui.tui.state.columns import (
+    LAYER_COLUMNS_BY_ID,
+    build_row_cells,
+    column_title_line,
+    fit_columns,
+    layer_row_line,
+)
 from trt_tui.tui.state.config_list import ToggleResult, config_table, find_toggle_result, find_toggled_config
 from trt_tui.tui.state.config_status import value_margin_text
-from trt_tui.tui.state.explanations import explain_header, explain_summary_cell
+from trt_tui.tui.state.explanations import explain_cell, explain_header, explain_summary_cell
 from trt_tui.tui.state.layer_list import FilterableGroup, LayerList, layer_list_title, parse_filter
 from trt_tui.tui.state.marks import SAME_VALUE_MARK
 from trt_tui.tui.state.rows import (
@@ -276,11 +282,16 @@ def test_a_scope_counts_what_makes_the_error_larger(session):
     weights = MODEL.combine_by_scope(figures.worst_first_sort_values)
     assert weights[scope.path] == pytest.approx(sum(figures.worst_first_sort_values[name] for name in scope.groups))
     said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
-    assert any("1 below zero" in line for line in said) and not any("100%" in line for line in said)
+    total = percent_text(figures.scope_values[scope.path])
+    assert any("1 below zero" in line for line in said) and any(f"{total} in sum" in line for line in said)
+    row = VisibleRow(scope.path, 0, scope)
+    assert build_row_cells(figures, row).cells["share"].text == "<0", "such a sum is no part of the error"
+    explanation = explain_cell(session, figures, row, LAYER_COLUMNS_BY_ID["share"])
+    assert not lacking(explanation.texts[0][1], "1 below zero", f"{total} in sum")
     for name in scope.groups:
         shares[name] = replace(shares[name], fraction=0.6)
     said = detail.detail_lines(session, found(session), VisibleRow(scope.path, 0, scope), 80, 20)
-    assert any("over 100%" in text(line) for line in said)
+    assert any(f"{60 * len(scope.groups)}% in sum" in text(line) for line in said)
 
 
 def test_shares_are_those_of_one_config(session):

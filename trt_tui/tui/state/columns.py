@@ -410,7 +410,8 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
         replacement = row_values.share_replacement_text(row.group)
     else:
         return ShareCell(bar_style="dim" if row is not None else "")
-    text = missing_text if value is None else row_values.row_value_text(value, "")
+    is_below_all = isinstance(row, Scope) and shows_shares and value is not None and value < -1
+    text = "<0" if is_below_all else missing_text if value is None else row_values.row_value_text(value, "")
     has_few_samples = any(share.has_few_samples for share in row_values.shares.values())
     other_config = "" if value is None else row_values.stale_config_name
     return ShareCell(

@@ -429,6 +429,17 @@ def share_doubt_text(row_values: RowValues, group_name: str) -> str:
     return "; ".join(filter(None, texts))
 
 
+def scope_share_texts(row_values: RowValues, scope: Scope) -> list[str]:
+    """Returns the reasons why the sum of the shares in a scope is no part of the error."""
+    worse = sum(_raising_harms(row_values, name) for name in scope.groups)
+    total = row_values.scope_values.get(scope.path, 0.0) if row_values.measure is ColourMeasure.SHARE else 0.0
+    return [
+        *[f"{worse} below zero: raising {'it' if worse == 1 else 'one of them'} alone increases the error"]
+        * bool(worse),
+        *[f"{percent_text(total)} in sum: each share is measured with one layer raised alone"] * (abs(total) > 1),
+    ]
+
+
 def _raising_harms(row_values: RowValues, group_name: str) -> bool:
     """Returns True if a share is below zero with its whole interval, and the value if raised is not the same."""
     share = row_values.shares.get(group_name)
@@ -691,12 +702,7 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
                 "",
             )
         )
-    worse = sum(_raising_harms(row_values, name) for name in scope.groups)
-    if worse:
-        negative_text = f"{worse} below zero: raising {'it' if worse == 1 else 'one of them'} alone increases the error"
-        detail_rows.append(("share", negative_text, "dim"))
-    if row_values.measure is ColourMeasure.SHARE and row_values.scope_values.get(scope.path, 0.0) > 1:
-        detail_rows.append(("share", "over 100% in sum: each share is measured with one layer raised alone", "dim"))
+    detail_rows += [("share", text, "dim") for text in scope_share_texts(row_values, scope)]
     fixed = sum(row_values.lowest_precision not in group.allowed_precisions for group in groups)
     if fixed:
         detail_rows.append(("fixed", f"{fixed} of {len(groups)} cannot run {row_values.lowest_precision.label}", "dim"))

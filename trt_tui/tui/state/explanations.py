@@ -273,8 +273,9 @@ def _share_text(session: Session, row_values: RowValues, row: object) -> str:
     is_share = row_values.measure is ColourMeasure.SHARE
     if not isinstance(row, GroupRow):
         rule = "the sum" if is_share else "the worst"
-        is_partial = isinstance(row, Scope) and row.path in row_values.partial_scopes
-        doubts = ["not all of them are measured"] * is_partial
+        doubts = detail.scope_share_texts(row_values, row) if isinstance(row, Scope) else []
+        if isinstance(row, Scope) and row.path in row_values.partial_scopes:
+            doubts = ["not all of them are measured"]
         return value_origin_text(config, f"{rule} of the fused layers in it", doubts=doubts)
     if replacement := row_values.share_replacement_text(row.group):
         return value_origin_text(
