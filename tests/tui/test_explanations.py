@@ -12,11 +12,13 @@ from tests.local import H200
 from tests.screen import answered, opened, page_text, press, settle, taken_in
 from tests.texts import lacking
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
-from trt_tui.core.measure.error_metrics import ERROR_METRICS
+from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetrics
+from trt_tui.core.measure.results import ExportedRun, OutputErrors, RunKind
 from trt_tui.core.moves.move import MOVE_TEXTS
 from trt_tui.core.report.glossary import find_term, list_marks, list_words
 from trt_tui.formatting import percent_text
 from trt_tui.jobs import requests as rq
+from trt_tui.session.results import outcome_texts
 from trt_tui.tui import keys
 from trt_tui.tui.screens.pages import ExplanationDialog, HelpPage
 from trt_tui.tui.state import marks
@@ -384,6 +386,27 @@ def test_each_outcome_has_the_interval_of_each_value(measured, target):
     accuracy = session.get_run_results("config").accuracy
     intervals = [one.confidence_interval_text(accuracy) for one in session.targets]
     assert all(intervals) and not lacking(origin, *intervals)
+
+
+@pytest.mark.parametrize("missed_run", [RunKind.EXPORTED_FILE, RunKind.SIMULATED_CONFIG])
+def test_of_several_outcomes_f3_names_the_one_that_counts(measured, missed_run):
+    session, _ = measured
+    accuracy, results = session.get_run_results("config").accuracy, session.results[session.config]
+    session.set_target("sqnr>=8")
+    poor, good = (
+        replace(accuracy, outputs={"": OutputErrors(ErrorMetrics(value))}, intervals=None) for value in (1.0, 30.0)
+    )
+    accuracies = {
+        kind: poor if kind is missed_run else good for kind in (RunKind.SIMULATED_CONFIG, RunKind.EXPORTED_FILE)
+    }
+    results.store_accuracy(accuracies[RunKind.SIMULATED_CONFIG])
+    exported_run = ExportedRun(accuracies[RunKind.EXPORTED_FILE], "ONNX Runtime 1 CPU", "cpu")
+    results.runs = {**results.runs, RunKind.EXPORTED_FILE: exported_run}
+    shown = outcome_texts(session.config_target_outcomes(session.config))
+    row = next(row for row in summary_rows(session, 120) if row.run == "config")
+    explanation = explain_summary_cell(session, row, list_summary_columns(session, 120)[-1])
+    name = {RunKind.EXPORTED_FILE: "exported network", RunKind.SIMULATED_CONFIG: "simulation"}[missed_run]
+    assert len(shown) == 2 and not lacking(dict(explanation.texts)["how"], f"{shown[0]} counts", f"the {name};")
 
 
 def test_the_separator_in_the_name_of_a_run_is_no_mark(measured):

@@ -33,6 +33,7 @@ from trt_tui.tui.screens.forms import STRATEGY_TEXTS, ChoiceField, ConfigSearchD
 from trt_tui.tui.screens.pages import ExplanationDialog, SearchResultPage
 from trt_tui.tui.spans import line_width
 from trt_tui.tui.state.config_status import target_value_span
+from trt_tui.tui.state.explanations import explain_search_option
 from trt_tui.tui.state.rows import TreeModel
 from trt_tui.tui.state.search_result import (
     BEST_SO_FAR,
@@ -571,6 +572,8 @@ async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_
             == 1
         )
         assert reason in search_check_texts(session, search_status, failed)
+        explained = explain_search_option(session, search_status, failed)
+        assert any("FAIL counts" in text for _, text in explained.texts)
         accuracy = failed.accuracy
         session.results.store_missing_accuracy(config, accuracy)
         doubts = session.config_names.search_doubts

@@ -9,7 +9,7 @@ from typing import Any
 
 from trt_tui.core.measure.error_metrics import CONFIDENCE
 from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun
-from trt_tui.core.measure.target import Target
+from trt_tui.core.measure.target import Target, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Row, Scope, tensor_shape_text
 from trt_tui.core.network.layers import FusionGroup
@@ -28,7 +28,7 @@ from trt_tui.formatting import (
     take_first_cells,
 )
 from trt_tui.session.comparison_report import quiet_part_text
-from trt_tui.session.results import RESULT_SUFFIXES
+from trt_tui.session.results import RESULT_SUFFIXES, find_decisive_outcome, outcome_texts
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
@@ -469,7 +469,18 @@ def _outcome_text(session: Session, accuracy: Accuracy | None, config: Precision
         if (interval := _interval_text(accuracy, target)) and not any(interval in text for text in texts)
     ]
     texts = texts or [outcome.text if outcome is not None else "there is no outcome"]
+    if len(outcome_texts(outcomes)) > 1:
+        counted = find_decisive_outcome(outcomes)
+        run_name = next(
+            RESULT_SUFFIXES[kind].strip(", ") or "simulation" for kind in outcomes if outcomes[kind] is counted
+        )
+        texts.insert(0, _counted_outcome_text(counted, f"the {run_name}"))
     return " ".join(map(_make_sentence, [*texts, *intervals]))
+
+
+def _counted_outcome_text(outcome: TargetOutcome | None, run_name: str) -> str:
+    """Returns which of several outcomes counts; "" without an outcome."""
+    return f"{outcome.outcome.value} counts, that of {run_name}; one behind it is for comparison" if outcome else ""
 
 
 def _interval_text(accuracy: Accuracy | None, target: Target | None) -> str:
@@ -534,6 +545,8 @@ def explain_search_option(session: Session, search_status: SearchStatus, option:
     texts = search_check_texts(session, search_status, option)
     if option.outcome is not None and not any(option.outcome.text in text for text in texts):
         texts.insert(0, option.outcome.text)
+    if option.simulated_outcome is not None:
+        texts.insert(0, _counted_outcome_text(option.outcome, "the exported network or the engine"))
     origin = _simulation_origin(session, name, option.accuracy)
     return Explanation(option.relation, (("how", origin), *(("", _make_sentence(text)) for text in texts)), name)
 
