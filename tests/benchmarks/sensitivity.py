@@ -40,14 +40,14 @@ def impact(name: str, folder: str, label: str):
             )
             for _ in sweep.measure_groups():
                 for group in sweep.updated_groups:
-                    yield group, sweep.estimate_group_effect(group)
+                    yield group, sweep.estimate_error_share(group)
                 sweep.updated_groups.clear()
 
     groups = measured()
 
     def run() -> str:
         group, one = next(groups)
-        return f"{group}: {one.estimate.value:.3g}"
+        return f"{group}: {one.fraction:.3g}"
 
     return run
 

@@ -85,12 +85,12 @@ def ours(folder: Path, row: str) -> None:
         for _ in sweep.measure_groups():
             if true and sweep.has_estimate_of_every_group and reached is None and sweep.updated_groups:
                 sweep.updated_groups.clear()
-                shown = {name: sweep.estimate_group_effect(name).estimate.value for name in sweep.measured_groups}
+                shown = {name: sweep.estimate_error_share(name).fraction for name in sweep.measured_groups}
                 if len(set(first_rows(shown)) & set(first_rows(true))) >= min(NEEDED, len(true)):
                     reached, reached_s = sweep.planner.measured_count / len(shown), case.spent()["processor_s"]
         values = case.spent()
         del rounded
-    errors = {name: sweep.estimate_group_effect(name).estimate.value for name in sweep.measured_groups}
+    errors = {name: sweep.estimate_error_share(name).fraction for name in sweep.measured_groups}
     if exact == "exact":
         known.write_text(json.dumps(errors))
     samples_per_unit = sweep.sample_count / sweep.planner.sample_count  # a unit is a sample or a feed

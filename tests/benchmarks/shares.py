@@ -26,8 +26,9 @@ from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import Samples, load_samples
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.group_sweep import GroupEffect, GroupSweep
+from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.results import ErrorShare
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -70,7 +71,7 @@ def with_static_batch(path: Path, folder: Path) -> Path:
 
 def swept(
     analysis: Analysis, config: PrecisionConfig, ranges: dict[str, float], exact: bool
-) -> tuple[GroupSweep, dict[str, GroupEffect], float, float, str]:
+) -> tuple[GroupSweep, dict[str, ErrorShare], float, float, str]:
     """The sweep, what it says of each group, its seconds, those to the first figure of every group, and how true the
     time left was."""
     sweep, since, mapped = GroupSweep(analysis, config, ranges, measures_all_samples=exact), time.process_time(), 0.0
@@ -86,7 +87,7 @@ def swept(
         left.append(f"{now / done * (total - done) / (whole - now):.1f}" if done and now < whole else "")
     return (
         sweep,
-        {name: sweep.estimate_group_effect(name) for name in sweep.measured_groups},
+        {name: sweep.estimate_error_share(name) for name in sweep.measured_groups},
         whole,
         mapped,
         " ".join(left),
@@ -126,13 +127,13 @@ def row(name: str, directory: Path, samples: int, static: bool, other: Precision
             run_s = time.process_time() - since
             few, near, near_s, mapped, left = swept(analysis, config, ranges, False)
             _, exact, exact_s, _, _ = swept(analysis, config, ranges, True)
-        true = {one: known.estimate.value for one, known in exact.items()}
-        error = {one: abs(near[one].estimate.value - true[one]) for one in true}
+        true = {one: known.fraction for one, known in exact.items()}
+        error = {one: abs(near[one].fraction - true[one]) for one in true}
         matter = [one for one in true if true[one] >= 0.01]
         pairs = [(one, two) for one in true for two in true if true[one] - true[two] > 0.02]
-        ordered = sum(near[one].estimate.value > near[two].estimate.value for one, two in pairs)
-        partial = [one for one in true if near[one].estimate.half_width]
-        held = sum(error[one] <= near[one].estimate.half_width for one in partial)
+        ordered = sum(near[one].fraction > near[two].fraction for one, two in pairs)
+        partial = [one for one in true if near[one].half_width]
+        held = sum(error[one] <= near[one].half_width for one in partial)
         assert few.planner is not None
         runs = few.planner.measured_count / (len(true) * few.planner.sample_count)
         return [

@@ -182,7 +182,7 @@ def test_sweeps_are_equal_to_the_last_bit(workspace, running, lowered, exact):
         found.append(
             (
                 sweep.state,
-                {name: sweep.estimate_group_effect(name) for name in sweep.measured_groups},
+                {name: sweep.estimate_error_share(name) for name in sweep.measured_groups},
                 sweep.planner.measured_count,
             )
         )

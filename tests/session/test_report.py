@@ -15,8 +15,6 @@ from tests.texts import lacking
 from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.group_sweep import (
-    GroupContributionEstimate,
-    GroupEffect,
     error_share_from_sweep,
 )
 from trt_tui.core.measure.judged_outputs import JudgedOutput
@@ -238,8 +236,8 @@ def test_a_share_that_is_not_finite_is_said_in_words(built):
 
 def test_a_share_whose_interval_is_wider_than_the_error_is_unknown(built):
     def swept(half):
-        known = GroupEffect(GroupContributionEstimate(-6319.74, half, 8), 12.0, 8)
-        return SimpleNamespace(sample_count=64, judged_error=1.0, estimate_group_effect=lambda name: known)
+        known = ErrorShare(-6319.74, 12.0, 8, half)
+        return SimpleNamespace(sample_count=64, judged_error=1.0, estimate_error_share=lambda name: known)
 
     wide, near = error_share_from_sweep(swept(2137.23), QKV), error_share_from_sweep(swept(0.99), QKV)
     assert math.isnan(wide.fraction) and wide.half_width is None

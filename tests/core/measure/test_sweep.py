@@ -102,22 +102,24 @@ def test_what_matters_is_known_well_enough_in_few_runs(noise, count, seed):
     sweep, course = run(energies, added)
     exact = added.sum(1)
     found = {int(name): sweep.estimate_group_contribution(name) for name in sweep.group_names}
+    counts = {int(name): len(values) for name, values in sweep.contributions.items()}
     assert course[-1][0] <= 0.3 * added.size and len(sweep.settled_groups) == len(added)
     assert course[-1][0] == course[-1][1]
     for i in np.flatnonzero(exact >= 0.01):
-        assert abs(found[i].value - exact[i]) <= max(0.02, 1.3 * found[i].half_width)
-        assert found[i].samples == SECOND_SAMPLES or found[i].half_width <= MAX_HALF_WIDTH
+        value, half_width = found[i]
+        assert abs(value - exact[i]) <= max(0.02, 1.3 * half_width)
+        assert counts[i] == SECOND_SAMPLES or half_width <= MAX_HALF_WIDTH
     for one, other in ((i, j) for i in found for j in found if exact[i] - exact[j] > 0.04):
-        assert found[one].value > found[other].value
-    for one in found.values():
+        assert found[one][0] > found[other][0]
+    for i, (value, half_width) in found.items():
         assert (
-            one.samples == SECOND_SAMPLES
-            or one.samples == FIRST_SAMPLES
-            and (one.half_width <= MAX_HALF_WIDTH or one.value + one.half_width < MIN_RELEVANT_SHARE)
+            counts[i] == SECOND_SAMPLES
+            or counts[i] == FIRST_SAMPLES
+            and (half_width <= MAX_HALF_WIDTH or value + half_width < MIN_RELEVANT_SHARE)
         )
     whole, _ = run(energies, added, measures_all_samples=True)
-    assert [whole.estimate_group_contribution(name).value for name in whole.group_names] == pytest.approx(exact)
-    assert all(whole.estimate_group_contribution(name).half_width == 0 for name in whole.group_names)
+    assert [whole.estimate_group_contribution(name)[0] for name in whole.group_names] == pytest.approx(exact)
+    assert all(whole.estimate_group_contribution(name)[1] == 0 for name in whole.group_names)
 
 
 def test_the_order_of_results_does_not_change_where_a_sweep_ends():
@@ -128,9 +130,7 @@ def test_the_order_of_results_does_not_change_where_a_sweep_ends():
         while asked := sweep.plan_next_measurements():
             for name in sorted(asked, reverse=reverse):
                 sweep.add_error_contributions(name, added[int(name)][list(asked[name])])
-        ends.append(
-            (sweep.measured_count, [sweep.estimate_group_contribution(name).value for name in sweep.group_names])
-        )
+        ends.append((sweep.measured_count, [sweep.estimate_group_contribution(name)[0] for name in sweep.group_names]))
     assert ends[0] == ends[1]
 
 
@@ -147,8 +147,8 @@ def test_what_is_not_finite_is_settled_at_once():
     energies, added = population(0.1)
     added[5, :] = -np.inf
     sweep, _ = run(energies, added)
-    figure = sweep.estimate_group_contribution("5")
-    assert figure.value == -np.inf and figure.samples == FIRST_SAMPLES and "5" in sweep.settled_groups
+    value, _ = sweep.estimate_group_contribution("5")
+    assert value == -np.inf and len(sweep.contributions["5"]) == FIRST_SAMPLES and "5" in sweep.settled_groups
 
 
 def opened(tmp_path, backend, model, inputs, batch, **options):
@@ -183,20 +183,22 @@ def test_shares_on_few_samples_are_near_those_on_all(tmp_path, backend, batch):
         sweep = GroupSweep(analysis, coarse, ranges, measures_all_samples=exact)
         for _ in sweep.measure_groups():
             pass
-        found[exact] = sweep, {name: sweep.estimate_group_effect(name) for name in sweep.measured_groups}
+        found[exact] = sweep, {name: sweep.estimate_error_share(name) for name in sweep.measured_groups}
     (few, near), (every, exact) = found[False], found[True]
     assert few.state.by_sample and not every.state.by_sample and len(exact) == 10
     inside = 0
     for name, known in exact.items():
-        value, one = known.estimate.value, near[name]
-        assert known.sample_count == 64 and known.estimate.half_width == 0
-        assert one.sample_count == one.estimate.samples and one.sample_count % (8 if batch == 8 else 1) == 0
+        value, one = known.fraction, near[name]
+        assert known.samples == 64 and known.half_width == 0
+        assert one.samples % (8 if batch == 8 else 1) == 0
         if value >= 0.01:
-            assert abs(one.estimate.value - value) <= 0.02 and one.worst_db == pytest.approx(known.worst_db, abs=0.3)
-        inside += abs(one.estimate.value - value) <= one.estimate.half_width + 1e-6
+            assert abs(one.fraction - value) <= 0.02 and one.sqnr_if_raised_db == pytest.approx(
+                known.sqnr_if_raised_db, abs=0.3
+            )
+        inside += abs(one.fraction - value) <= one.half_width + 1e-6
     assert inside >= 9 and few.planner.measured_count <= 0.5 * 640
-    order = sorted(exact, key=lambda name: -exact[name].estimate.value)
-    assert sorted(order[:3], key=lambda name: -near[name].estimate.value) == order[:3]
+    order = sorted(exact, key=lambda name: -exact[name].fraction)
+    assert sorted(order[:3], key=lambda name: -near[name].fraction) == order[:3]
     analysis.close()
 
 
@@ -214,8 +216,8 @@ def test_samples_that_a_network_mixes_stay_in_their_feeds(tmp_path, backend):
     assert not sweep.state.by_sample and sweep.planner.sample_count == 12
     (name,) = sweep.measured_groups
     assert shares[name].fraction == 1.0
-    effect = sweep.estimate_group_effect(name)
-    assert effect.sample_count == 48 and effect.estimate.value == pytest.approx(1.0)
+    share = sweep.estimate_error_share(name)
+    assert share.samples == 48 and share.fraction == pytest.approx(1.0)
     analysis.close()
 
 
@@ -230,8 +232,8 @@ def test_an_output_with_time_before_the_batch_is_judged_by_feeds(tmp_path, backe
     sweep = GroupSweep(analysis, INT8, ranges)
     for _ in sweep.measure_groups():
         pass
-    effect = sweep.estimate_group_effect(sweep.measured_groups[0])
-    assert not sweep.state.by_sample and effect.sample_count == 24 and effect.estimate.value == pytest.approx(1.0)
+    share = sweep.estimate_error_share(sweep.measured_groups[0])
+    assert not sweep.state.by_sample and share.samples == 24 and share.fraction == pytest.approx(1.0)
     *_, last = analysis.measure_accuracy(INT8, ranges)
     exact, lowered = (
         [one["y"] for one in runs]
@@ -259,7 +261,7 @@ def test_a_sweep_goes_on_from_what_was_measured(tmp_path, backend):
     again = GroupSweep(analysis, INT8, ranges, earlier_state=cut.state)
     runs = [done for done, _ in again.measure_groups()]
     assert 0 < runs[-1] < whole.planner.measured_count
-    assert [again.estimate_group_effect(name) for name in again.measured_groups] == [
-        whole.estimate_group_effect(name) for name in whole.measured_groups
+    assert [again.estimate_error_share(name) for name in again.measured_groups] == [
+        whole.estimate_error_share(name) for name in whole.measured_groups
     ]
     analysis.close()

@@ -151,21 +151,6 @@ def estimate_sum_over_all_samples(values: np.ndarray, sample_draw: StratifiedSam
     return total, student_t_quantile(degrees_of_freedom) * math.sqrt(variance)
 
 
-@dataclass(frozen=True)
-class GroupContributionEstimate:
-    """The estimated contribution of one group to the judged error, from the samples measured so far.
-
-    Attributes:
-        value: The estimate; exact if all samples were measured.
-        half_width: Half the width of the 95 % interval; 0 if the value is exact, NaN if there are too few samples.
-        samples: Number of measured samples.
-    """
-
-    value: float
-    half_width: float
-    samples: int
-
-
 class SweepPlanner:
     """The planner of a sweep, which chooses the next groups and samples to measure from the results so far.
 
@@ -227,19 +212,18 @@ class SweepPlanner:
             [self.contributions.get(group_name, np.zeros(0)), contributions]
         )
         self.measured_count += len(contributions)
-        estimate = self.estimate_group_contribution(group_name)
-        needs_more = estimate.value + estimate.half_width >= MIN_RELEVANT_SHARE and estimate.half_width > MAX_HALF_WIDTH
+        value, half_width = self.estimate_group_contribution(group_name)
+        needs_more = value + half_width >= MIN_RELEVANT_SHARE and half_width > MAX_HALF_WIDTH
         if self._draw_index + 1 == len(self.sample_draws) or not needs_more:
             self.settled_groups.add(group_name)
 
-    def estimate_group_contribution(self, group_name: str) -> GroupContributionEstimate:
-        """Returns the estimated contribution of a measured group to the judged error."""
+    def estimate_group_contribution(self, group_name: str) -> tuple[float, float]:
+        """Returns the estimated contribution of a measured group to the judged error, and half the width of its 95 %
+        interval, as `estimate_sum_over_all_samples`; -inf if it is not finite on a sample."""
         values = self.contributions[group_name]
         if not np.isfinite(values).all():
-            return GroupContributionEstimate(-math.inf, 0.0, len(values))
-        return GroupContributionEstimate(
-            *estimate_sum_over_all_samples(values, self.last_sample_draw(group_name)), len(values)
-        )
+            return -math.inf, 0.0
+        return estimate_sum_over_all_samples(values, self.last_sample_draw(group_name))
 
     def last_sample_draw(self, group_name: str) -> StratifiedSampleDraw:
         """Returns the draw of samples on which a group was last measured."""
@@ -282,23 +266,6 @@ class GroupSweepState:
     by_sample: bool = False
     base_noise: dict[int, list[float]] = field(default_factory=dict)
     group_noise: dict[str, list[list[float]]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class GroupEffect:
-    """The change of the judged error when the precision of one group alone is changed.
-
-    Attributes:
-        estimate: The fraction of the config's error that disappears if the group is raised; in a sweep that reduces
-            groups, the error of the group alone as a fraction of the config's error.
-        worst_db: In a sweep that raises groups, SQNR of the worst judged output in dB over the measured samples; None
-            if exact or not finite.
-        sample_count: Number of measured samples.
-    """
-
-    estimate: GroupContributionEstimate
-    worst_db: float | None
-    sample_count: int
 
 
 GroupMeasurement = tuple[str, tuple[int, ...]]
@@ -547,24 +514,24 @@ class GroupSweep:
         planner.add_error_contributions(group_name, self._compute_error_contributions(samples[: len(noise)], noise))
         self.updated_groups.append(group_name)
 
-    def estimate_group_effect(self, group_name: str) -> GroupEffect:
-        """Returns the current estimate of a group's effect on the judged error."""
+    def estimate_error_share(self, group_name: str) -> ErrorShare:
+        """Returns the current estimate of a group's share in the judged error, with its interval however wide.
+
+        The half width is 0 if the value is exact, and NaN with too few samples. In a sweep that reduces groups, the
+        value is the error of the group alone as a fraction of the config's error.
+        """
         planner = self.planner
         if group_name in set(self.unchanged_groups) or planner is None:
             db = self._worst_output_sqnr_db(self._config_errors.sum(0))
-            return GroupEffect(GroupContributionEstimate(0.0, 0.0, 0), db, self.sample_count)
-        figure = planner.estimate_group_contribution(group_name)
+            return ErrorShare(0.0, db, self.sample_count, 0.0)
+        fraction, half_width = planner.estimate_group_contribution(group_name)
         noise = np.array(self.state.group_noise[group_name][: len(planner.contributions[group_name])])
         units = planner.last_sample_draw(group_name).samples[: len(noise)]
         samples = len(units) if self.state.by_sample else sum(self._rows_by_feed[unit] for unit in units)
-        if not np.isfinite(self._config_errors).all() and not self._reduces_groups:
-            owns = (
-                1.0
-                if len(units) == planner.sample_count and np.isfinite(self._divide_by_signal_energy(noise)).all()
-                else 0.0
-            )
-            figure = replace(figure, value=owns, half_width=0.0)
         outputs = self._divide_by_signal_energy(noise)
+        if not np.isfinite(self._config_errors).all() and not self._reduces_groups:
+            is_finite_when_raised = len(units) == planner.sample_count and np.isfinite(outputs).all()
+            fraction, half_width = float(is_finite_when_raised), 0.0
         if len(units) < planner.sample_count:
             stage = planner.last_sample_draw(group_name)
             weights = (stage.part_probabilities / stage.probabilities)[
@@ -576,7 +543,7 @@ class GroupSweep:
                 whole = self._config_errors.sum(0)
                 with np.errstate(invalid="ignore"):  # a config that is not finite has no finite estimate
                     outputs = outputs * np.where(base > 0, whole / np.where(base > 0, base, 1.0), 1.0)
-        return GroupEffect(figure, self._worst_output_sqnr_db(outputs.sum(0)), samples)
+        return ErrorShare(fraction, self._worst_output_sqnr_db(outputs.sum(0)), samples, half_width)
 
     def _count_executed_and_expected_samples(self) -> tuple[float, float]:
         """Returns the number of executed samples without those of earlier sweeps, and the expected number in all."""
@@ -727,21 +694,21 @@ def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorSha
     The share is unknown if it is measured on fewer than `FIRST_SAMPLES` of more samples, or if its interval is
     too wide. A share that is not finite stays so on any further sample.
     """
-    effect = group_sweep.estimate_group_effect(group_name)
-    share = ErrorShare(effect.estimate.value, effect.worst_db, samples=effect.sample_count)
-    half = effect.estimate.half_width
+    share = group_sweep.estimate_error_share(group_name)
+    half = share.half_width or 0.0
     if (
-        effect.sample_count >= group_sweep.sample_count
+        share.samples >= group_sweep.sample_count
         or not math.isfinite(share.fraction)
         or math.isinf(group_sweep.judged_error)
     ):
+        return replace(share, half_width=None)
+    if share.samples >= FIRST_SAMPLES and half <= MAX_SHARE_HALF_WIDTH:
         return share
-    if effect.sample_count >= FIRST_SAMPLES and half <= MAX_SHARE_HALF_WIDTH:
-        return replace(share, half_width=half)
-    samples_text = counted_noun_text(effect.sample_count, "sample")
+    samples_text = counted_noun_text(share.samples, "sample")
     return replace(
         share,
         fraction=math.nan,
+        half_width=None,
         unknown_reason=(
             f"its interval on {samples_text} is ±{100 * half:,.0f} points"
             if math.isfinite(half)
@@ -756,7 +723,7 @@ def sensitivity_from_sweep(group_sweep: GroupSweep, group_name: str) -> float:
     It is the judged error (`Accuracy.judged_error`) with this group alone as in the run and all others in FP32.
     Infinite if that leads to NaN or Inf, 0 if the group changes no value.
     """
-    fraction, judged_error = group_sweep.estimate_group_effect(group_name).estimate.value, group_sweep.judged_error
+    fraction, judged_error = group_sweep.estimate_error_share(group_name).fraction, group_sweep.judged_error
     return math.inf if math.isinf(fraction) else fraction * (judged_error if 0 < judged_error < math.inf else 1.0)
 
 
