@@ -49,11 +49,10 @@ class Errand:
     """What a worker does with an item: "kill", "once" (kill the first time), "last" (end after the result, the first
     time), "slow", "nap"; then it says who it is."""
 
+    item_text = "item {}"
+
     def __init__(self, folder):
         self.folder, self.home = folder, os.getpid()
-
-    def describe_item(self, item):
-        return f"item {item}"
 
     def run_item(self, context, item):
         yield

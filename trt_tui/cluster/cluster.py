@@ -960,7 +960,7 @@ class ClusterExecutor(Generic[Item]):
         lost_workers += batch.lost_workers
         if len(batch.items) == 1 and lost_workers >= MAX_LOST_WORKERS:
             raise TrtTuiError(
-                f"{task.describe_item(batch.items[0])}: {lost_workers} workers ended while they measured it",
+                f"{task.item_text.format(batch.items[0])}: {lost_workers} workers ended while they measured it",
                 f"The last was {last_address}{self._pool.worker_exit_text(last_address)}.",
                 "The log contains their output. Memory may be short (--batch), or a library of operators at fault.",
             )

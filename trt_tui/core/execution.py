@@ -48,10 +48,12 @@ class Task(Protocol[S_contra, Item_contra, T_co]):
     """A unit of parallel work, which an executor applies to each item.
 
     Each process receives one pickled copy. Data that a task caches between items are not pickled.
+
+    Attributes:
+        item_text: The description of an item for users, in which ``{}`` stands for the item.
     """
 
-    def describe_item(self, item: Item_contra) -> str:
-        """Returns a description of the item for users."""
+    item_text: str
 
     def run_item(self, context: S_contra, item: Item_contra) -> Generator[Waitable | None, None, T_co]:
         """Executes the task for one item.

@@ -141,11 +141,10 @@ class AccuracyTask:
         feeds_by_config: The feeds that judge each config.
     """
 
+    item_text = "the accuracy of a config"
+
     def __init__(self, ranges: Mapping[str, float], feeds_by_config: Mapping[PrecisionConfig, JudgedFeeds]) -> None:
         self._ranges, self._feeds_by_config = ranges, dict(feeds_by_config)
-
-    def describe_item(self, item: PrecisionConfig) -> str:
-        return "the accuracy of a config"
 
     def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[None, None, Accuracy]:
         partials = context.analysis.measure_accuracy(item, self._ranges, self._feeds_by_config[item])

@@ -544,6 +544,8 @@ class BuildTask:
         wake: A function that is called when the build can continue; not used on workers.
     """
 
+    item_text = "the build of a config"
+
     def __init__(
         self,
         ranges: Mapping[str, float],
@@ -555,9 +557,6 @@ class BuildTask:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None, "_wake": None}
-
-    def describe_item(self, item: ConfigBuild) -> str:
-        return f"build {item[1] + 1} of a config" if item[1] else "the build of a config"
 
     def run_item(
         self, context: Workspace, item: ConfigBuild

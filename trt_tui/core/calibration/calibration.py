@@ -416,11 +416,10 @@ class MinMaxTask(LoadingTask):
     The amax of a tensor with NaN or an infinity is NaN or infinite.
     """
 
+    item_text = "the ranges of feed {}"
+
     def __init__(self, tensors: Sequence[str]) -> None:
         self._tensors = tuple(tensors)
-
-    def describe_item(self, item: int) -> str:
-        return f"the ranges of feed {item}"
 
     def run_item(self, context: CalibrationContext, item: int) -> Generator[None, None, dict[str, float]]:
         if self._loaded is None:

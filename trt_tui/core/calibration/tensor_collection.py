@@ -407,12 +407,11 @@ class _TensorCollectionTask(LoadingTask):
     collectors, by the index of their tensor.
     """
 
+    item_text = "the values of the feeds from {0.start}"
+
     def __init__(self, chunks: Sequence[Sequence[str]], collected_tensors: Sequence[CollectedTensor]) -> None:
         self._chunks, self._initial_tensors = chunks, copy.deepcopy(list(collected_tensors))
         self._chunk_index = -1
-
-    def describe_item(self, item: FeedSlice) -> str:
-        return f"the values of feeds {item.start} to {item.stop - 1}"
 
     def run_item(
         self, context: CalibrationContext, item: FeedSlice

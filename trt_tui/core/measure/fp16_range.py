@@ -147,10 +147,8 @@ class MagnitudeTask(LoadingTask):
     if a padded value is beyond FP16: such a value becomes an infinity, and 0 times an infinity is NaN elsewhere.
     """
 
+    item_text = "the largest values of feed {}"
     _loaded: "_MagnitudeSession | None" = None
-
-    def describe_item(self, feed_index: int) -> str:
-        return f"the largest values of feed {feed_index}"
 
     def run_item(self, context: MagnitudeContext, feed_index: int) -> Generator[None, None, Magnitudes]:
         if self._loaded is None:

@@ -477,13 +477,11 @@ class _GroupErrorsTask(LoadingTask):
         load_session: A function that loads the graph for a simulation.
     """
 
+    item_text = "the errors at the fused layers on feed {}"
     _loaded: "_ErrorTableSession | None" = None
 
     def __init__(self, load_session: "Callable[[Analysis], _ErrorTableSession]") -> None:
         self._load_session = load_session
-
-    def describe_item(self, feed_index: int) -> str:
-        return f"the errors at the fused layers on feed {feed_index}"
 
     def run_item(self, context: AnalysisProvider, feed_index: int) -> Generator[None, None, _FeedTables]:
         session = self._loaded = self._loaded or self._load_session(context.analysis)

@@ -281,6 +281,8 @@ class _GroupNoiseTask:
             these samples, or of the feeds if ``by_sample`` is False.
     """
 
+    item_text = "the error of a config with one fused layer changed"
+
     def __init__(
         self,
         config: PrecisionConfig,
@@ -297,14 +299,6 @@ class _GroupNoiseTask:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_batches": {}, "_rounded": None}
-
-    def describe_item(self, measurement: GroupMeasurement) -> str:
-        name, units = measurement
-        return (
-            f"{name or 'the config'} on {counted_noun_text(len(units), 'sample')}"
-            if self._by_sample
-            else (f"{name or 'the config'} on feed {self._sample_positions[units[0]][0][0]}")
-        )
 
     def run_item(
         self, context: AnalysisProvider, measurement: GroupMeasurement
