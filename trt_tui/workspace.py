@@ -38,7 +38,7 @@ from trt_tui.core.data.samples import (
 from trt_tui.core.data.tensor_files import list_dump_files
 from trt_tui.core.data.userscript import list_script_files, split_script_spec
 from trt_tui.core.execution import Executor
-from trt_tui.core.measure.analysis import Analysis, Fp32Run, PartialResult, RoundedReference
+from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.judged_outputs import (
     JudgedOutput,
     find_partly_judged_output_reasons,
@@ -229,9 +229,9 @@ class Workspace:
         try:
             self.use_reference_weights(reference)
             for accuracy in self.analysis.compare(
-                Fp32Run(self.analysis),
+                self.analysis.make_fp32_run(),
                 self.find_judged_feeds(),
-                reference=RoundedReference(self.analysis),
+                reference=self.analysis.make_rounded_reference(),
                 with_metric=False,
                 with_metric_interval=False,
                 with_caveats=False,

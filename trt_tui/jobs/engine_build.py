@@ -44,7 +44,7 @@ from trt_tui.core.lowering.lowering_checks import (
 from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization, lower_to_implicit_quantization
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
-from trt_tui.core.measure.analysis import Analysis, Fp32Run
+from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.engine_agreement import find_groups_in_other_precision, find_unquantized_groups_caveat
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import (
@@ -739,7 +739,7 @@ def measure_engine_accuracy(
             analysis.compare(
                 source,
                 feed_indices,
-                reference=Fp32Run(analysis) if against_own_fp32 else None,
+                reference=analysis.make_fp32_run() if against_own_fp32 else None,
                 with_caveats=not against_own_fp32,
             ),
             phase,
@@ -765,7 +765,7 @@ class EngineRun(IndexedRunSource):
                 "Name the engine of this network.",
             )
         names = (*list_tensor_outputs(network), *analysis.extra_outputs)
-        super().__init__(run, {info.name for info in runner.outputs}.intersection(names))
+        super().__init__(run, {info.name for info in runner.outputs}.intersection(names), self._execute_feed)
         if not self.available_tensors:
             raise no_common_tensors_error(name, [info.name for info in runner.outputs], network.name, names)
         self._input_types = {info.name: info.dtype for info in runner.inputs}
@@ -776,7 +776,7 @@ class EngineRun(IndexedRunSource):
         feed = self._analysis.samples.read_full_feed(feed_index)
         return {name: feed[name].astype(dtype, copy=False) for name, dtype in self._input_types.items()}
 
-    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
+    def _execute_feed(self, feed_index: int) -> Mapping[str, np.ndarray]:
         try:
             outputs = self.runner.run(self.make_feed(feed_index), sorted(self.available_tensors))
         except RunFailedError as error:

@@ -52,12 +52,12 @@ from trt_tui.core.measure.dump_comparison import (
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import Accuracy, EngineResult, Run, RunKind, RunResult, failed_build_result
 from trt_tui.core.measure.run_sources import (
-    DumpIterations,
-    DumpRun,
+    IndexedRunSource,
     IterableRunSource,
-    RecordedRun,
+    TensorCache,
     check_dump_shape,
     no_common_tensors_error,
+    open_dump_run,
     open_file_run,
 )
 from trt_tui.core.measure.simulation_limits import attribute_failures_to_rounding
@@ -126,7 +126,6 @@ def run_dump_comparison_job(
     first, second = open_dump(request.reference.file_path), open_dump(request.run.file_path)
     yield Urgency.OPENING
     common_names, only_in_reference, only_in_run = find_common_tensors(first, second)
-    feed_indices = range(len(first.iterations))
     network = slot.workspace.network if slot.workspace is not None else None
     inputs = [info.name for info in network.inputs] if network is not None else []
     if network is not None and not any(network.has_tensor(name) for name in common_names):
@@ -141,22 +140,23 @@ def run_dump_comparison_job(
             check_dump_shape(first, network, name)
     mask, tensor_errors = find_min_mask_magnitude(network), list[TensorDifference]()
     for index, name in enumerate(common_names):
-        reference, source = (
-            DumpIterations(run, dump, [name]) for run, dump in ((request.reference, first), (request.run, second))
-        )
-        for result in measure_tensor_difference(reference, source, feed_indices, name, request.threshold, mask):
+        for result in measure_tensor_difference(first, second, name, request.threshold, mask):
             if result is not None:
                 tensor_errors.append(result)
             reporter.send_progress(request.phase, index, len(common_names))
             yield Urgency.BUILD
+    reference, run = (
+        replace(run, name=run.name or dump.source, files=dump.files)
+        for run, dump in ((request.reference, first), (request.run, second))
+    )
     ordered = sort_in_network_order(tensor_errors, network, request.scaled_tensors)
     advice_texts = comparison_advice_lines(ordered, first.source, second.source, inputs, network is not None)
     reporter.send(
         ev.DumpsCompared(
             reporter.job,
-            reference.run,
-            source.run,
-            len(feed_indices),
+            reference,
+            run,
+            len(first.iterations),
             tuple(ordered),
             only_in_reference,
             only_in_run,
@@ -280,8 +280,8 @@ def run_stages_job(
         if run.kind is RunKind.SIMULATED_CONFIG and run.config is not None
     }
     yield from send_reference_metric(workspace, store, reporter, configs)
-    recorded_runs: list[RecordedRun] = []
-    engine_runs: list[RecordedRun] = []
+    recorded_runs: list[IndexedRunSource] = []
+    engine_runs: list[IndexedRunSource] = []
     reports: list[EngineReport] = []
     batch_texts: list[str] = []
     for run in request.runs:
@@ -364,16 +364,20 @@ def _compare_batch_sizes(workspace: Workspace, source: EngineRun) -> list[str]:
     return [batch_difference_text(source.run.name, rows, {name: batched[name] for name in per_sample}, joined)]
 
 
-def _record_run_outputs(workspace: Workspace, reporter: JobReporter, source: IterableRunSource) -> Steps[RecordedRun]:
-    """Executes a run on the samples in use. Returns its outputs."""
-    recorded, feeds = RecordedRun(source, workspace.analysis.fetched_tensors), workspace.feeds.all_feeds
-    for done, _ in enumerate(recorded.record_outputs(feeds), 1):
+def _record_run_outputs(
+    workspace: Workspace, reporter: JobReporter, source: IterableRunSource
+) -> Steps[IndexedRunSource]:
+    """Executes a run on the samples in use. Returns its outputs, which are kept."""
+    tensors, feeds = source.available_tensors & {*workspace.analysis.fetched_tensors}, workspace.feeds.all_feeds
+    recorded = TensorCache()
+    for done, (index, outputs) in enumerate(zip(feeds, source.iterate_outputs(feeds), strict=True), 1):
+        recorded.put_tensors(index, {tensor: outputs[tensor] for tensor in tensors})
         reporter.send(ev.JobProgress(reporter.job, f"stage {source.run.name}", done, len(feeds)))
         yield Urgency.ACCURACY
-    return recorded
+    return IndexedRunSource(source.run, tensors, recorded.get_tensors)
 
 
-def _find_common_feeds(workspace: Workspace, *recorded_runs: RecordedRun) -> JudgedFeeds:
+def _find_common_feeds(workspace: Workspace, *recorded_runs: IndexedRunSource) -> JudgedFeeds:
     """Returns the feeds that judge every one of some runs. All feeds judge a run without a config."""
     return workspace.find_judged_feeds(
         *(recorded.run.config for recorded in recorded_runs if recorded.run.config is not None)
@@ -381,7 +385,7 @@ def _find_common_feeds(workspace: Workspace, *recorded_runs: RecordedRun) -> Jud
 
 
 def _compare_recorded_runs(
-    workspace: Workspace, recorded: RecordedRun, reference: RecordedRun | None
+    workspace: Workspace, recorded: IndexedRunSource, reference: IndexedRunSource | None
 ) -> Steps[Accuracy]:
     """Returns the accuracy of a run against another run.
 
@@ -519,7 +523,7 @@ def _compare_production_outputs(
     store: ResultStore,
     reporter: JobReporter,
     request: rq.MeasureStages,
-    recorded_runs: Sequence[RecordedRun],
+    recorded_runs: Sequence[IndexedRunSource],
 ) -> Steps[tuple[tuple[str, Accuracy], ...]]:
     """Returns the accuracy of production against the simulation and the engine of the config, by name of the reference.
 
@@ -576,7 +580,9 @@ def _compare_production_inputs(workspace: Workspace, request: rq.MeasureStages) 
             "Name the arrays after the network's inputs, or name another file.",
         )
     samples = workspace.samples
-    dumped_inputs = DumpRun(Run("", RunKind.DUMP, file_path=spec), dump, workspace.network, samples, uses_inputs=True)
+    dumped_inputs = open_dump_run(
+        Run("", RunKind.DUMP, file_path=spec), dump, workspace.network, samples, uses_inputs=True
+    )
 
     def iterate_input_pairs(input_name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for index in range(len(samples)):

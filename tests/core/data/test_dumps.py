@@ -32,8 +32,6 @@ from trt_tui.core.measure.dump_comparison import (
     measure_tensor_difference,
     sort_in_network_order,
 )
-from trt_tui.core.measure.results import Run, RunKind
-from trt_tui.core.measure.run_sources import DumpIterations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import SmoothQuantMove, encode_vector
@@ -43,8 +41,7 @@ from trt_tui.errors import InputError
 
 
 def difference(one, other, name, threshold=0.1, *mask):
-    first, second = (DumpIterations(Run("", RunKind.DUMP), dump, [name]) for dump in (one, other))
-    return list(measure_tensor_difference(first, second, range(len(one.iterations)), name, threshold, *mask))[-1]
+    return list(measure_tensor_difference(one, other, name, threshold, *mask))[-1]
 
 
 def compared(first, second, threshold=0.1):

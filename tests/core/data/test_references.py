@@ -20,7 +20,7 @@ from trt_tui.core.data import tensor_files
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.data.tensor_files import open_dump
 from trt_tui.core.measure.results import Run, RunKind
-from trt_tui.core.measure.run_sources import DumpRun, open_file_run
+from trt_tui.core.measure.run_sources import open_dump_run, open_file_run
 from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
 from trt_tui.files import lazy_json
@@ -258,7 +258,7 @@ def test_a_dump_that_does_not_fit_is_refused_with_both_sides(arrays, said, mlp, 
     samples = load_samples(mlp.data, network.inputs, batch=4)
     path = str(tmp_path / "o.npz")
     with pytest.raises(InputError) as caught:
-        DumpRun(Run("", RunKind.DUMP, file_path=path), open_dump(path), network, samples)
+        open_dump_run(Run("", RunKind.DUMP, file_path=path), open_dump(path), network, samples)
     text = str(caught.value)
     assert said in text and "o.npz" in text and ("mlp.onnx" in text or "mlp.npz" in text)
 
@@ -271,7 +271,7 @@ def test_a_scalar_of_each_feed_is_read(tmp_path):
     network = open_network(tmp_path / "net.onnx")
     path = str(results(tmp_path / "o.json", trt=[{"y": np.array(value, np.float32)} for value in (1, 2)]))
     samples = load_samples(str(tmp_path / "data.npz"), network.inputs, batch=2)
-    outputs = DumpRun(Run("", RunKind.DUMP, file_path=path), open_dump(path), network, samples)
+    outputs = open_dump_run(Run("", RunKind.DUMP, file_path=path), open_dump(path), network, samples)
     assert [outputs.get_outputs(index)["y"] for index in range(2)] == [1, 2]
 
 

@@ -307,6 +307,26 @@ class Analysis(Simulation):
                 raise rounding_failure_error(result.caveat.text)
             yield result
 
+    def make_fp32_run(self) -> IndexedRunSource:
+        """Returns the run of the network in FP32, also if the reference is something else."""
+        run = Run("FP32", RunKind.SIMULATED_CONFIG, config=PrecisionConfig.from_precision(Precision.FP32))
+        return IndexedRunSource(run, self.fetched_tensors, self.get_fp32_outputs)
+
+    def make_rounded_reference(self) -> IndexedRunSource:
+        """Returns the reference, rounded to the 16-bit types in which the network declares outputs."""
+        half_types = {
+            info.name: info.dtype for info in self.network.outputs if is_float(info.dtype) and info.dtype.itemsize < 4
+        }
+
+        def round_outputs(feed_index: int) -> Mapping[str, np.ndarray]:
+            with np.errstate(over="ignore"):
+                return {
+                    name: array.astype(half_types[name]).astype(array.dtype) if name in half_types else array
+                    for name, array in self.get_reference_outputs(feed_index).items()
+                }
+
+        return IndexedRunSource(Run("reference", RunKind.NETWORK_FILE), self.fetched_tensors, round_outputs)
+
     def measure_reference_metric(self, feed_indices: Sequence[int] | None = None) -> dict[str, float]:
         """Returns the metric of the reference and its parts, headline first; {} without a metric.
 
@@ -319,38 +339,6 @@ class Analysis(Simulation):
             return {}
         indices = self.resolve_feed_indices(feed_indices)
         return self._metric_scorer.compute_reference_metric(indices)
-
-
-class Fp32Run(IndexedRunSource):
-    """The run of the network in FP32, also if the reference is something else."""
-
-    def __init__(self, analysis: Analysis) -> None:
-        run = Run("FP32", RunKind.SIMULATED_CONFIG, config=PrecisionConfig.from_precision(Precision.FP32))
-        super().__init__(run, analysis.fetched_tensors)
-        self._analysis = analysis
-
-    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
-        return self._analysis.get_fp32_outputs(feed_index)
-
-
-class RoundedReference(IndexedRunSource):
-    """The reference of a simulation, rounded to the 16-bit types in which the network declares outputs."""
-
-    def __init__(self, analysis: Analysis) -> None:
-        super().__init__(Run("reference", RunKind.NETWORK_FILE), analysis.fetched_tensors)
-        self._analysis = analysis
-        self._half_types = {
-            info.name: info.dtype
-            for info in analysis.network.outputs
-            if is_float(info.dtype) and info.dtype.itemsize < 4
-        }
-
-    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
-        with np.errstate(over="ignore"):
-            return {
-                name: array.astype(self._half_types[name]).astype(array.dtype) if name in self._half_types else array
-                for name, array in self._analysis.get_reference_outputs(feed_index).items()
-            }
 
 
 class SimulatedConfig(IterableRunSource):

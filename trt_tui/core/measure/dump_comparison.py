@@ -15,7 +15,7 @@ import numpy as np
 
 from trt_tui.core.data.tensor_files import Dump, DumpTensor
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
-from trt_tui.core.measure.run_sources import IterableRunSource, no_common_tensors_error
+from trt_tui.core.measure.run_sources import no_common_tensors_error
 from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
@@ -240,20 +240,17 @@ def find_min_mask_magnitude(network: Network | None) -> float:
 
 
 def measure_tensor_difference(
-    reference: IterableRunSource,
-    source: IterableRunSource,
-    feed_indices: Sequence[int],
+    first_dump: Dump,
+    second_dump: Dump,
     tensor: str,
     error_threshold: float,
     min_mask_magnitude: float = 2.0**127,
 ) -> Iterator[TensorDifference | None]:
-    """Compares a tensor of a run with that of the reference over feeds; yields None after each piece, and the result
-    last.
+    """Compares a tensor of a dump with that of a first one; yields None after each piece, and the result last.
 
     An FP16 network has its masks (-3.4e38 before a Softmax) clamped to the range of FP16, which is not an error.
 
     Args:
-        feed_indices: One feed or more.
         min_mask_magnitude: See `find_min_mask_magnitude`.
 
     Raises:
@@ -262,10 +259,9 @@ def measure_tensor_difference(
     sums, first_bad, nan_in_both, masked, differing = ErrorSums(), 0, 0, 0, 0
     relative_sum, relative_max, relative_count = 0.0, 0.0, 0
     shapes = []
-    for expected_outputs, outputs in zip(
-        reference.iterate_outputs(feed_indices), source.iterate_outputs(feed_indices), strict=True
-    ):
-        arrays = expected_outputs[tensor], outputs[tensor]
+    dump_tensors = [DumpTensor(dump, tensor) for dump in (first_dump, second_dump)]
+    for index in range(len(first_dump.iterations)):
+        arrays = [dump_tensor.read_iteration(index) for dump_tensor in dump_tensors]
         shapes.append(arrays[0].shape)
         holds_ids = all(array.dtype.kind == "b" or array.dtype.kind in "iu" and array.itemsize > 1 for array in arrays)
         differing += int(np.count_nonzero(arrays[0] != arrays[1]))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -149,35 +149,24 @@ class IterableRunSource(RunSource):
 
 
 class IndexedRunSource(IterableRunSource):
-    """A run whose feeds are read in any order, so that it can be the reference of another run."""
+    """A run whose feeds are read in any order, so that it can be the reference of another run.
 
-    @abstractmethod
-    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
-        """Returns the available tensors of a feed; raises as `measure`."""
+    Args:
+        get_outputs: A function that returns the available tensors of a feed; it raises as `measure`.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        available_tensors: Collection[str],
+        get_outputs: Callable[[int], Mapping[str, np.ndarray]],
+        extra_tensors: Sequence[str] = (),
+    ) -> None:
+        super().__init__(run, available_tensors, extra_tensors)
+        self.get_outputs = get_outputs
 
     def iterate_outputs(self, feed_indices: Sequence[int]) -> Iterator[Mapping[str, np.ndarray]]:
         return map(self.get_outputs, feed_indices)
-
-
-class RecordedRun(IndexedRunSource):
-    """The outputs of a run that were kept, so that they are read again without executing it again.
-
-    Args:
-        tensors: The tensors that are kept, as far as the run yields them.
-    """
-
-    def __init__(self, source: IterableRunSource, tensors: Collection[str]) -> None:
-        super().__init__(source.run, source.available_tensors & frozenset(tensors))
-        self._source, self._recorded_outputs = source, TensorCache()
-
-    def record_outputs(self, feed_indices: Sequence[int]) -> Iterator[None]:
-        """Keeps the outputs of feeds; yields after each feed."""
-        for index, outputs in zip(feed_indices, self._source.iterate_outputs(feed_indices), strict=True):
-            self._recorded_outputs.put_tensors(index, {tensor: outputs[tensor] for tensor in self.available_tensors})
-            yield
-
-    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
-        return self._recorded_outputs.get_tensors(feed_index)
 
 
 _MIN_REPRODUCED_SQNR_DB = {"float16": 75.0, "bfloat16": 65.0}
@@ -213,24 +202,10 @@ def is_network_file(reference_spec: str) -> bool:
     return Path(reference_spec).suffix.lower() == ".onnx"
 
 
-class DumpIterations(IndexedRunSource):
-    """Tensors of a dump whose feeds are its iterations.
-
-    Args:
-        run: The run; a name of "" stands for the name of the dump.
-        tensors: The names of the tensors that are read.
-    """
-
-    def __init__(self, run: Run, dump: Dump, tensors: Sequence[str], extra_tensors: Sequence[str] = ()) -> None:
-        super().__init__(replace(run, name=run.name or dump.source, files=dump.files), tensors, extra_tensors)
-        self._dump_tensors = {name: DumpTensor(dump, name) for name in tensors}
-
-    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
-        return {name: tensor.read_iteration(feed_index) for name, tensor in self._dump_tensors.items()}
-
-
-class DumpRun(DumpIterations):
-    """A dump of the network's tensors, which is read feed by feed, as the samples are.
+def open_dump_run(
+    run: Run, dump: Dump, network: Network, samples: Samples, *, uses_inputs: bool = False
+) -> IndexedRunSource:
+    """Opens a dump of the network's tensors, which is read feed by feed, as the samples are.
 
     Args:
         run: The run; a name of "" stands for the name of the dump.
@@ -240,77 +215,80 @@ class DumpRun(DumpIterations):
     Raises:
         InputError: the dump has none of the network's tensors, other shapes, or another number of samples.
     """
-
-    def __init__(self, run: Run, dump: Dump, network: Network, samples: Samples, *, uses_inputs: bool = False) -> None:
-        if samples.is_random:
-            raise InputError(
-                f"{dump.source} needs the samples that it was made from",
-                "the inputs here are random",
-                "Name them with --data.",
-            )
-        fed = {info.name for info in network.inputs}
-        tensor_names = [name for name in dump.tensor_names if name in (fed if uses_inputs else network.producer)]
-        super().__init__(
-            run,
-            dump,
-            tensor_names,
-            [
-                name
-                for name in dump.tensor_names
-                if name not in network.producer and name not in fed and name not in samples.label_names
-            ],
+    if samples.is_random:
+        raise InputError(
+            f"{dump.source} needs the samples that it was made from",
+            "the inputs here are random",
+            "Name them with --data.",
         )
-        if not tensor_names:
-            raise no_common_tensors_error(dump.source, dump.tensor_names, network.name, list_tensor_outputs(network))
-        self._tensor_types = {name: _find_reference_dtype(network, name) for name in tensor_names}
-        self._rows_per_sample: dict[str, int] = {}
-        self._samples = samples
-        for name in tensor_names:
-            self._check_type_and_shape(dump, network, samples, name)
+    fed = {info.name for info in network.inputs}
+    names = [name for name in dump.tensor_names if name in (fed if uses_inputs else network.producer)]
+    if not names:
+        raise no_common_tensors_error(dump.source, dump.tensor_names, network.name, list_tensor_outputs(network))
+    tensors = {
+        name: (
+            DumpTensor(dump, name),
+            _find_reference_dtype(network, name),
+            _count_dumped_rows_per_sample(dump, network, samples, name),
+        )
+        for name in names
+    }
 
-    def _check_type_and_shape(self, dump: Dump, network: Network, samples: Samples, tensor: str) -> None:
-        """Raises an error if type or shape of a dumped tensor do not fit the network, or its rows do not fit the
-        samples."""
-        member = dump.iterations[0][tensor]
-        if not is_castable(member.dtype, self._tensor_types[tensor]):
-            raise InputError(
-                f"{tensor} is {member.dtype} in {dump.source}",
-                f"in {network.name} it is {self._tensor_types[tensor]}",
-                "Save the framework's values of that tensor.",
-            )
-        check_dump_shape(dump, network, tensor)
-        rows, rows_per_sample = count_tensor_rows(dump.iterations, tensor), _find_rows_per_sample(network, tensor)
-        for total in (samples.total_sample_count, samples.count):
-            if rows and (rows == rows_per_sample * total if rows_per_sample is not None else rows % total == 0):
-                self._rows_per_sample[tensor] = rows // total
-                return
-        limited = samples.count < samples.total_sample_count
-        apart = len(dump.iterations) != len(samples) and not (limited and len(dump.iterations) > len(samples))
-        if rows_per_sample is not None or apart:
-            rows_text = counted_noun_text(rows, "row") if rows is not None else "no rows"
-            raise InputError(
-                f"{dump.source} does not belong to these samples",
-                f"{tensor} has "
-                f"{rows_text} in {counted_noun_text(len(dump.iterations), 'iteration')} there; {samples.source} holds "
-                f"{counted_noun_text(samples.total_sample_count, 'sample')}, run in "
-                f"{counted_noun_text(len(samples), 'feed')}",
-                "Save the outputs for all samples of --data, in their order.",
-            )
+    def read_feed_outputs(feed_index: int) -> Mapping[str, np.ndarray]:
+        iteration, first = samples.feed_position(feed_index)
+        stop = first + samples.count_samples_of_feed(feed_index)
+        arrays = {
+            name: tensor.read_iteration(iteration)
+            if rows_per_sample is None
+            else tensor.read_rows(first * rows_per_sample, stop * rows_per_sample)
+            for name, (tensor, _, rows_per_sample) in tensors.items()
+        }
+        with np.errstate(over="ignore"):
+            return {name: np.asarray(array, tensors[name][1]) for name, array in arrays.items()}
 
-    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
-        number, first = self._samples.feed_position(feed_index)
-        count = self._samples.count_samples_of_feed(feed_index)
-        arrays = {}
-        for name, rows in self._dump_tensors.items():
-            rows_per_sample = self._rows_per_sample.get(name)
-            array = (
-                rows.read_iteration(number)
-                if rows_per_sample is None
-                else rows.read_rows(first * rows_per_sample, (first + count) * rows_per_sample)
-            )
-            with np.errstate(over="ignore"):
-                arrays[name] = np.asarray(array, self._tensor_types[name])
-        return arrays
+    return IndexedRunSource(
+        replace(run, name=run.name or dump.source, files=dump.files),
+        names,
+        read_feed_outputs,
+        [
+            name
+            for name in dump.tensor_names
+            if name not in network.producer and name not in fed and name not in samples.label_names
+        ],
+    )
+
+
+def _count_dumped_rows_per_sample(dump: Dump, network: Network, samples: Samples, tensor: str) -> int | None:
+    """Returns the number of rows of a dumped tensor that belong to one sample; None if iterations are read as feeds.
+
+    Raises:
+        InputError: type or shape do not fit the network, or the rows do not fit the samples.
+    """
+    member, dtype = dump.iterations[0][tensor], _find_reference_dtype(network, tensor)
+    if not is_castable(member.dtype, dtype):
+        raise InputError(
+            f"{tensor} is {member.dtype} in {dump.source}",
+            f"in {network.name} it is {dtype}",
+            "Save the framework's values of that tensor.",
+        )
+    check_dump_shape(dump, network, tensor)
+    rows, rows_per_sample = count_tensor_rows(dump.iterations, tensor), _find_rows_per_sample(network, tensor)
+    for total in (samples.total_sample_count, samples.count):
+        if rows and (rows == rows_per_sample * total if rows_per_sample is not None else rows % total == 0):
+            return rows // total
+    limited = samples.count < samples.total_sample_count
+    apart = len(dump.iterations) != len(samples) and not (limited and len(dump.iterations) > len(samples))
+    if rows_per_sample is not None or apart:
+        rows_text = counted_noun_text(rows, "row") if rows is not None else "no rows"
+        raise InputError(
+            f"{dump.source} does not belong to these samples",
+            f"{tensor} has "
+            f"{rows_text} in {counted_noun_text(len(dump.iterations), 'iteration')} there; {samples.source} holds "
+            f"{counted_noun_text(samples.total_sample_count, 'sample')}, run in "
+            f"{counted_noun_text(len(samples), 'feed')}",
+            "Save the outputs for all samples of --data, in their order.",
+        )
+    return None
 
 
 def check_dump_shape(dump: Dump, network: Network, tensor: str) -> None:
@@ -420,6 +398,7 @@ class NetworkRun(IndexedRunSource):
         super().__init__(
             replace(run, name=run.name or path.name, files=(path, *files)),
             common,
+            self._execute_feed,
             [name for name in outputs if name not in network.producer],
         )
         own = {info.name for info in network.inputs}
@@ -435,7 +414,7 @@ class NetworkRun(IndexedRunSource):
         self._model, self._backend, self._samples = extract_subgraph_of_outputs(model, common), backend, samples
         self._runner: Runner | None = None
 
-    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
+    def _execute_feed(self, feed_index: int) -> Mapping[str, np.ndarray]:
         if self._runner is None:
             self._runner = AdaptiveRunner(self._backend, self._model, self._samples, optimize=False)
         types = {info.name: info.dtype for info in self._runner.inputs}
@@ -460,14 +439,14 @@ def open_file_run(
     """Opens a run of another network, or of a dump of tensors.
 
     Raises:
-        InputError: see `DumpRun` and `NetworkRun`.
+        InputError: see `open_dump_run` and `NetworkRun`.
     """
     if run.kind is RunKind.NETWORK_FILE:
         requested_tensors = dict.fromkeys(
             (*list_tensor_outputs(network), *(judged_output.tensor for judged_output in judged_outputs))
         )
         return NetworkRun(run, network, samples, backend, tuple(requested_tensors))
-    return DumpRun(run, open_dump(run.file_path), network, samples)
+    return open_dump_run(run, open_dump(run.file_path), network, samples)
 
 
 def reproduction_failure_reason(accuracy: Accuracy, network: Network) -> str:
