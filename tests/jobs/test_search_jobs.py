@@ -812,7 +812,7 @@ def test_a_session_takes_what_was_found_as_one_change(options, session):
     assert session.adopt_search_config(session.search_status.best_config, session.search_status.best_evaluation)
     assert session.config == session.search_status.best_config
     raised = session.config.find_raised_groups(session.outline)
-    assert raised and session.choice_reasons.keys() == {*raised, *session.config.range_moves}
+    assert raised and session.history.state.choice_reasons.keys() == {*raised, *session.config.range_moves}
     assert session.get_run_results("config").accuracy == session.search_status.best_evaluation.target_result.accuracy
     text = precision_json_text(session)
     assert '"search:auto"' in text and '"why"' in text and '"tolerance": "sqnr>=42"' in text

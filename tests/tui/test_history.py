@@ -61,18 +61,18 @@ async def test_each_change_is_undone_and_redone(tmp_path):
     async with opened(tmp_path, **options) as (app, main, pilot):
         session, filter_input = app.session, main.filter_input
         for action, keys in CHANGES.items():
-            before, index = session.current_user_state, len(session.history.snapshot()[0])
+            before, index = session.history.state, len(session.history.snapshot()[0])
             await answered(pilot, "w", *keys)
             assert app.screen is main, action
-            after, count = session.current_user_state, len(session.history.snapshot()[0]) - index
+            after, count = session.history.state, len(session.history.snapshot()[0]) - index
             assert count > 0, f"{action} changes something"
             for _ in range(count):
                 await press(pilot, "z")
-            assert session.current_user_state == before, action
+            assert session.history.state == before, action
             assert filter_input.value == "" and main.layer_list.matches is None
             for _ in range(count):
                 await press(pilot, "full_stop")
-            assert session.current_user_state == after and "redone: " in status(main), action
+            assert session.history.state == after and "redone: " in status(main), action
             assert filter_input.value == after.filter_text
             assert (main.layer_list.matches is not None) == bool(after.filter_text)
             for _ in range(count):
@@ -101,31 +101,30 @@ def change_at_random(session, chance) -> None:
 def test_n_changes_are_undone_by_n_undos_and_come_back_by_n_redos(tmp_path, measured_before, seed):
     session, chance = local.measured(tmp_path, "tiny_resnet"), random.Random(seed)
     session.request_preview = session.request_toggles = lambda *_: None  # nothing is to be measured here
-    states, names = [session.current_user_state], []
+    states, names = [session.history.state], []
     while len(states) < 25:
         names.append(dict(session.config_names))
         try:
             change_at_random(session, chance)
         except InputError:
             continue  # a name that is taken
-        if session.current_user_state != states[-1]:
-            states.append(session.current_user_state)
-        assert session.current_user_state == session.history.state
+        if session.history.state != states[-1]:
+            states.append(session.history.state)
     count = len(states) - 1
     for state in reversed(states[:-1]):
-        assert session.undo() and session.current_user_state == state
+        assert session.undo() and session.history.state == state
         assert len({*session.config_names.values()}) == len(session.config_names), "names stay unique"
-    assert not session.undo() and session.current_user_state == states[0]
+    assert not session.undo() and session.history.state == states[0]
     for _ in range(count):
         assert session.redo()
-    assert not session.redo() and session.current_user_state == states[-1]
+    assert not session.redo() and session.history.state == states[-1]
     session.child.scheduler.inbox.clear()
 
 
 def test_changes_in_plain_words(tmp_path, measured_before):
     session = local.measured(tmp_path, "tiny_resnet")
     config, groups = session.config, session.outline.groups
-    start = session.current_user_state
+    start = session.history.state
     raised = config.with_group_precision(groups[:2], Precision.FP32)
     name = session.config_names[config]
     for state, text in (

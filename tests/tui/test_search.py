@@ -253,7 +253,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         await answered(pilot, "enter")
         assert main.session.config == best and not main.session.is_searching and app.screen is main
         assert main.session.child.stops == 1
-        assert main.session.choice_reasons.keys() >= set(raised(main))
+        assert main.session.history.state.choice_reasons.keys() >= set(raised(main))
         await press(pilot, "z")
         assert main.session.config == before
 
@@ -401,7 +401,7 @@ async def test_each_config_of_the_front_can_be_taken_as_one_change(tmp_path):
         assert "kernels" in page_text(app.screen) and " 77 " in page_text(app.screen)
         await answered(pilot, "enter")
         assert main.session.config == accurate.config and not lacking(status(main), "from the search", "PASS")
-        assert main.session.choice_reasons.keys() >= set(raised_by(main, accurate.config))
+        assert main.session.history.state.choice_reasons.keys() >= set(raised_by(main, accurate.config))
         await press(pilot, "a")
         page = app.screen
         assert page.options[0].config == accurate.config
@@ -538,7 +538,9 @@ async def test_a_certain_result_stays_on_offer_beside_a_cheaper_one_in_doubt(tmp
         await press(pilot, "a", "down")
         assert app.screen.selected_search_option.config == earlier
         await answered(pilot, "enter")
-        assert session.config == earlier and not session.choice_reasons and not lacking(status(main), "PASS")
+        assert (
+            session.config == earlier and not session.history.state.choice_reasons and not lacking(status(main), "PASS")
+        )
         search_status.end_event, progress = None, replace(search_status.progress, margins=())
         for best in (certain, cheaper):
             best_result = replace(ended.result, config=best.config, best_evaluation=best)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from trt_tui.core.measure.results import RunKind
 from trt_tui.core.measure.target import parse_target
@@ -74,18 +75,22 @@ class ChangeHistory:
     A redo restores an undone state, until the user makes another change.
 
     Attributes:
-        state: The current state. A change that the user did not make replaces it, without an undo step.
+        state: The current state.
     """
 
-    def __init__(self, initial_config: PrecisionConfig) -> None:
+    def __init__(self, initial_config: PrecisionConfig, target_text: str = "") -> None:
         self._past: list[UserState] = []
         self._future: list[UserState] = []
-        self.state = UserState(initial_config)
+        self.state = UserState(initial_config, target_text)
 
     @property
     def current_config(self) -> PrecisionConfig:
         """The config of the current state."""
         return self.state.config
+
+    def change_fields(self, **changed_fields: Any) -> None:
+        """Changes fields of the current state that the user did not change, without an undo step."""
+        self.state = replace(self.state, **changed_fields)
 
     def push_config(self, config: PrecisionConfig) -> bool:
         """Makes a config the current one, as `push_state` does with a state in which only the config differs."""

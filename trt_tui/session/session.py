@@ -53,7 +53,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import JobClient
 from trt_tui.options import Options
 from trt_tui.session.comparison_report import comparison_markdown, precision_json_text
-from trt_tui.session.history import ChangeHistory, ConfigNames, SearchDoubt, join_target_texts
+from trt_tui.session.history import ConfigNames, SearchDoubt, join_target_texts
 from trt_tui.session.jobs import DONE, FAILED, REPLACED, STOPPED
 from trt_tui.session.saved_sessions import SavedSession, SessionEntry, SessionFolder
 from trt_tui.session.search_status import SearchStatus
@@ -183,8 +183,6 @@ class Session(SessionState):
         doubts = self.config_names.search_doubts
         self._apply_saved_session(saved)
         self.config_names.search_doubts = {**doubts, **self.config_names.search_doubts}  # of the same network and data
-        self.filter_text, self.choice_reasons = "", {}
-        self.target_text = saved.target or None
         self.set_initial_target()
         self._drop_moves_made_for_other_weights()
         self.request_stored_results()
@@ -260,17 +258,17 @@ class Session(SessionState):
             self._drop_stale_results()
             return
         if event.outline.has_file_precision:
-            self.history = ChangeHistory(PrecisionConfig.from_precision(Precision.FILE))
+            self.history.change_fields(config=PrecisionConfig.from_precision(Precision.FILE))
+        target_text = self.target_text
         resumed = self.automatic and self._can_resume and self._resume_saved_session(event.outline)
         config = self._apply_command_line_options(self.config)
         if not resumed:
-            self.history.state = self.current_user_state
             config = self.apply_default_keep_rules(config)
             if not self.config_path and (note := default_keep_rules_note(event.outline, config)):
                 self.log.append(note)
                 self.notice = note
         # What the command line changes in a resumed session is a step to undo.
-        self.history.push_state(replace(self.current_user_state, config=config))
+        self.history.push_state(replace(self.history.state, config=config, target_text=target_text or self.target_text))
         self.set_initial_target()
         self.config_names.get_config_name(self.config)
 
@@ -290,8 +288,6 @@ class Session(SessionState):
         self.warnings.extend(self.session_folder.load_failures)
         if saved is None:
             return False
-        if not self.target_text:
-            self.target_text = saved.target
         self._apply_saved_session(saved)
         return True
 
@@ -353,7 +349,7 @@ class Session(SessionState):
                     "ranges by --calib-data and --calib-method are only compared with them."
                 )
         if not self.network_only and not self.target_text and loaded_config.tolerance:
-            self.target_text = loaded_config.tolerance
+            self.history.change_fields(target_text=loaded_config.tolerance)
             self.set_initial_target()
         self.save_session()
 
@@ -379,7 +375,7 @@ class Session(SessionState):
         self.facts = GuardFacts()
         self.config_names.exported_configs.clear()
         self.config_names.search_doubts.clear()
-        self.choice_reasons.clear()
+        self.history.change_fields(choice_reasons={})
         if not self.is_searching:
             self.search_status = None
         self.set_initial_target()
@@ -516,9 +512,8 @@ class Session(SessionState):
                     self.results.store_missing_accuracy(evaluation.config, accuracy)
         if self.config in (result.config, search_status.adopted_config):
             chosen = {subject for _, subject in self.config.moves}
-            self.choice_reasons |= {
-                name: reason for name, reason in search_status.move_reasons.items() if name in chosen
-            }
+            reasons = {name: reason for name, reason in search_status.move_reasons.items() if name in chosen}
+            self.history.change_fields(choice_reasons={**self.history.state.choice_reasons, **reasons})
 
     # -- progress and end of jobs ---------------------------------------------------------------------------------
 
@@ -1042,8 +1037,7 @@ class Session(SessionState):
 
     def set_filter(self, text: str) -> None:
         """Filters the rows by a text. The text "" removes the filter."""
-        with self.undoable_change():
-            self.filter_text = text
+        self._push_change(filter_text=text)
 
     def rename_config(self, config: PrecisionConfig, name: str) -> None:
         """Gives a config a name.
@@ -1051,8 +1045,8 @@ class Session(SessionState):
         Raises:
             InputError: The errors of `ConfigNames.rename_config`.
         """
-        with self.undoable_change():
-            self.config_names.rename_config(config, name)
+        self.config_names.rename_config(config, name)
+        self._push_change(chosen_names=dict(self.config_names.chosen_names))
 
     def undo(self) -> bool:
         """Undoes the last change of the user. Returns True if there was a change."""
@@ -1068,17 +1062,13 @@ class Session(SessionState):
         Args:
             move_in_history: `ChangeHistory.undo` or `ChangeHistory.redo`.
         """
-        self.history.state = self.current_user_state
-        earlier_config = self.config
+        earlier = self.history.state
         if not move_in_history():
             return False
-        state = self.history.state
-        if state.target_text != (self.target_text or ""):
-            self.target_text = state.target_text or None
+        if self.target_text != earlier.target_text:
             self.set_initial_target()
-        self.filter_text, self.choice_reasons = state.filter_text, dict(state.choice_reasons)
-        self.config_names.restore_chosen_names(state.chosen_names)
-        if self.config != earlier_config:
+        self.config_names.restore_chosen_names(self.history.state.chosen_names)
+        if self.config != earlier.config:
             self._save_and_measure_config()
         else:
             self.save_session()
@@ -1105,9 +1095,8 @@ class Session(SessionState):
                 "other changes edit the weights"
             )
             config = written
-        self.history.state = self.current_user_state
-        self.choice_reasons |= choice_reasons or {}
-        if self.history.push_state(replace(self.current_user_state, config=config)):
+        reasons = {**self.history.state.choice_reasons, **(choice_reasons or {})}
+        if self.history.push_state(replace(self.history.state, config=config, choice_reasons=reasons)):
             self._save_and_measure_config()
 
     def _save_and_measure_config(self) -> None:

@@ -1,11 +1,11 @@
 """The state of a session: the opened network, its data, configs, results, targets and pending requests."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from trt_tui import __version__
 from trt_tui.core.calibration.calibration import Calibration
@@ -54,7 +54,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
-from trt_tui.session.history import ChangeHistory, ConfigNames, SearchDoubt, UserState, imply_targets
+from trt_tui.session.history import ChangeHistory, ConfigNames, SearchDoubt, imply_targets
 from trt_tui.session.jobs import PendingRequests
 from trt_tui.session.results import SessionResults, collect_run_accuracies, outcome_texts
 from trt_tui.session.saved_sessions import SavedSession, SessionFolder, SessionWriter
@@ -85,15 +85,13 @@ class SessionState:
         source: The hashes of network and data, and their files.
         calibration: The ranges in use; ``config_calibration`` are the ranges of the config file.
         saved_sha256: Hash of the weights behind the resumed session.
-        history: The states with undo; ``config_names`` the names of configs.
-        filter_text: The filter of the rows, which undo restores; "" for none.
+        history: The current state of everything that the user can change, and earlier states for undo.
+        config_names: The names of configs.
         results: All measured results.
         last_built_config: The config that was built last.
         search_status: The search that runs or ran last.
-        choice_reasons: The reason for each choice of the last search whose result became the config; see
-            `SearchStatus.move_reasons`.
-        targets: The targets of a run, of which a config file can name several; ``target_text`` is their text as given,
-            "" or None for the default. ``rejected_target_reason`` is the reason why a stored one is not in use.
+        targets: The targets of a run, of which a config file can name several.
+        rejected_target_reason: The reason why a stored target is not in use.
         facts: The facts that guards check, as far as the background process measures them.
         pending_requests: The requests without a final answer.
         error: The last error.
@@ -125,15 +123,14 @@ class SessionState:
         self.calibration: Calibration | None = None
         self.config_calibration: Calibration | None = None
         self.saved_sha256 = ""
-        self.history = ChangeHistory(PrecisionConfig.from_precision(Precision.INT8, options.other, options.tf32))
+        self.history = ChangeHistory(
+            PrecisionConfig.from_precision(Precision.INT8, options.other, options.tf32), target or ""
+        )
         self.config_names = ConfigNames()
-        self.filter_text = ""
         self.results = self.make_empty_results()
         self.last_built_config: PrecisionConfig | None = None
         self.search_status: SearchStatus | None = None
-        self.choice_reasons: dict[str, str] = {}
         self.targets: tuple[Target, ...] = ()
-        self.target_text = target
         self.rejected_target_reason: str | None = None
         self.facts = GuardFacts()
         self.pending_requests = PendingRequests()
@@ -314,25 +311,13 @@ class SessionState:
         return self.history.current_config
 
     @property
-    def current_user_state(self) -> UserState:
-        """The current values of everything that the user can change. The history contains copies of earlier states."""
-        return UserState(
-            self.config,
-            self.target_text or "",
-            self.filter_text,
-            dict(self.config_names.chosen_names),
-            dict(self.choice_reasons),
-        )
+    def target_text(self) -> str:
+        """The text of the targets as given; "" for the default target."""
+        return self.history.state.target_text
 
-    @contextmanager
-    def undoable_change(self) -> Iterator[None]:
-        """Makes the changes in the ``with`` block one step of undo.
-
-        Changes that the user did not make, such as the first target, are not separate steps.
-        """
-        self.history.state = self.current_user_state
-        yield
-        if self.history.push_state(self.current_user_state):
+    def _push_change(self, **changed_fields: Any) -> None:
+        """Changes fields of the user's state, as one step of undo."""
+        if self.history.push_state(replace(self.history.state, **changed_fields)):
             self.save_session()
 
     def list_run_configs(self) -> dict[str, PrecisionConfig]:
@@ -501,10 +486,9 @@ class SessionState:
         Raises:
             InputError: The text is not a valid target, or the bounded value is not measured for this network.
         """
-        targets = self.read_targets(text)
-        with self.undoable_change():
-            self.targets, self.target_text = targets, text
-            self.update_target_baseline()
+        self.targets = self.read_targets(text)
+        self.update_target_baseline()
+        self._push_change(target_text=text)
 
     def set_initial_target(self) -> None:
         """Sets the target of the command line or of a file. If it cannot be used, the default target is set."""
@@ -518,7 +502,8 @@ class SessionState:
     def _reject_target(self, error: InputError) -> None:
         """Sets the default target instead of one that cannot be used. A guard warns of it."""
         self.rejected_target_reason = f"{error.title}: {error.cause}"
-        self.target_text, self.targets = None, (self._choose_default_target(),)
+        self.history.change_fields(target_text="")
+        self.targets = (self._choose_default_target(),)
 
     def _choose_default_target(self) -> Target:
         return choose_default_target(
@@ -836,7 +821,7 @@ class SessionState:
                 self.outline,
                 ChangeHistory.from_snapshot(*self.history.snapshot()),
                 self.config_names.copy(),
-                self.target_text or "",
+                self.target_text,
                 self.network_sha256 or self.saved_sha256,
                 " ".join(outcome_texts(self.config_target_outcomes(self.config))),
                 f"{accuracy.samples} of {accuracy.total}" if accuracy is not None else "",

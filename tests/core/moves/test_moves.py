@@ -148,7 +148,7 @@ def test_a_new_kind_has_its_words_in_comparisons_rows_and_reports(network, confi
     assert Kept.difference_title("fc2") == "rule of fc2"
     ((_, move),) = config.find_moves_on_group(group)
     assert "range > 3" in move.row_note
-    session = SimpleNamespace(choice_reasons={}, opened_network=SimpleNamespace(outline=network))
+    session = SimpleNamespace(history=ChangeHistory(PrecisionConfig()), opened_network=SimpleNamespace(outline=network))
     assert other_moves_text(session, config, group) == f"; {move.row_note}"
     rows = [line.strip("| ").split(" | ") for line in config_markdown(network, config, "", "").splitlines()]
     assert ["layer", "operator", "rule", "set by"] in rows and [FC2, "MatMul", "range \\> 3", "a rule"] in rows

@@ -301,7 +301,7 @@ class Presenter(ReliableTimers, Screen[None]):
 
     def show_session_filter(self) -> None:
         """Shows the filter of the session after undo or redo changed it. The caller must draw the layer list."""
-        text = self.session.filter_text
+        text = self.session.history.state.filter_text
         if text == self.filter_input.value.strip():
             return
         with self.filter_input.prevent(Input.Changed):

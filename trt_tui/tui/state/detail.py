@@ -395,7 +395,7 @@ def _precision_source_text(session: Session, config: PrecisionConfig, group: Fus
         return default
     source = {"user": "you", "file": "the file", PREVIEW_REASON: "the preview"}.get(choice.reason, choice.reason)
     has_reason = choice.reason == PREVIEW_REASON or choice.reason.startswith("search:")
-    reason = session.choice_reasons.get(group.name, "") if has_reason else ""
+    reason = session.history.state.choice_reasons.get(group.name, "") if has_reason else ""
     return f"{group.precision_label(choice.precision)} by {source}{': ' if reason else ''}{reason}; {default}"
 
 
@@ -418,7 +418,9 @@ def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGro
     ]
     notes = "; ".join(dict.fromkeys(move.row_note for _, move in moves))
     reasons_given = dict.fromkeys(
-        session.choice_reasons[subject] for subject, _ in moves if subject in session.choice_reasons
+        session.history.state.choice_reasons[subject]
+        for subject, _ in moves
+        if subject in session.history.state.choice_reasons
     )
     return f"; {notes}{', set by ' if reasons_given else ''}{', '.join(reasons_given)}" if moves else ""
 
