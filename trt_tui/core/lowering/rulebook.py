@@ -670,24 +670,22 @@ def count_accumulator_roundings(network: Network, layer: Layer) -> int:
     if not first or not second:
         return 1
     attributes = network.node(layer.name).attributes
-    chunk, sizes = CHUNK_PRODUCTS, second[:0]
-    if layer.op_type == "Conv":
-        sizes = second[1:]
-        if is_depthwise(network, layer):
-            if second[2:] in ((3, 3), (7, 7)):
-                return 1
-            chunk = 1  # a depthwise kernel adds one product after the other
-        elif is_image_convolution(network, layer):
-            return 1
-        elif isinstance(second[1], int):
-            sizes = (-(-second[1] // _CHANNEL_MULTIPLE) * _CHANNEL_MULTIPLE, *second[2:])
-    elif layer.op_type == "ConvTranspose":
-        sizes = second[:1]
-        chunk *= attributes.get_int("group", 1) or 1
-    elif layer.op_type == "MatMul":
-        sizes = first[-1:] if isinstance(first[-1], int) else second[-2:][:1]
-    elif layer.op_type == "Gemm":
-        sizes = second[1:] if attributes.get_int("transB", 0) else second[:1]
+    is_depthwise_conv = is_depthwise(network, layer)
+    if is_depthwise_conv and second[2:] in ((3, 3), (7, 7)) or is_image_convolution(network, layer):
+        return 1
+    padded_channels = tuple(
+        -(-size // _CHANNEL_MULTIPLE) * _CHANNEL_MULTIPLE if isinstance(size, int) and not is_depthwise_conv else size
+        for size in second[1:2]
+    )
+    sizes = {
+        "Conv": (*padded_channels, *second[2:]),
+        "ConvTranspose": second[:1],
+        "MatMul": first[-1:] if isinstance(first[-1], int) else second[-2:][:1],
+        "Gemm": second[1:] if attributes.get_int("transB", 0) else second[:1],
+    }.get(layer.op_type, ())
+    chunk = CHUNK_PRODUCTS * (attributes.get_int("group", 1) or 1 if layer.op_type == "ConvTranspose" else 1)
+    if is_depthwise_conv:
+        chunk = 1  # a depthwise kernel adds one product after the other
     fixed_sizes = [size for size in sizes if isinstance(size, int)]
     return max(1, -(-math.prod(fixed_sizes) // chunk)) if sizes and len(fixed_sizes) == len(sizes) else 1
 

@@ -288,9 +288,10 @@ class TypedLowering(GraphEditor):
         """
         name, result = node.name or "", node.outputs[0]
         operands = [value for value in node.inputs]
-        bias = operands.pop() if node.op_type == "Gemm" and len(operands) > _BIAS_INPUT else None
-        beta = node.attributes.get_float("beta", 1.0)
-        attributes = [attr for key, attr in node.attributes.items() if bias is None or key != "beta"]
+        has_bias = (
+            node.op_type == "Gemm" and len(operands) > _BIAS_INPUT and node.attributes.get_float("beta", 1.0) == 1
+        )
+        bias = operands.pop() if has_bias else None
         product = ir.Node(
             node.domain,
             node.op_type,
@@ -307,7 +308,7 @@ class TypedLowering(GraphEditor):
                 else None
                 for value in operands
             ],
-            attributes,
+            list(node.attributes.values()),
             name=name,
             metadata_props=dict(node.metadata_props),
         )
@@ -329,11 +330,6 @@ class TypedLowering(GraphEditor):
                 boundary_type,
                 result.shape,
             )
-            if beta != 1.0:
-                beta_value = self._add_cast(self._add_constant(np.asarray(beta, np.float32), "beta"), boundary_type)
-                bias = self._add_operator(
-                    "Mul", [bias, beta_value], {}, f"{result.name}__bias", boundary_type, bias.shape
-                )
         node.resize_inputs(1 if bias is None else 2)
         for index, value in enumerate([source] if bias is None else [source, bias]):
             node.replace_input_with(index, value)

@@ -482,34 +482,31 @@ def config_text(
         "tf32": config.tf32,
         "moves": entries,
     }
-    if calibration is not None:
-        record["calibration"] = {
-            "method": calibration.method,
-            "samples": int(calibration.samples),
-            "data_sha256": calibration.data_sha256,
-            "ranges": {
-                tensor: float(calibration.ranges[tensor])
-                for tensor in RangeMove.subject_kind.sort_subjects(network, calibration.ranges)
-            },
-        }
-        if calibration.ranges_by_type:
-            record["calibration"]["others"] = {
-                precision: {
-                    tensor: float(type_ranges[tensor])
-                    for tensor in RangeMove.subject_kind.sort_subjects(network, type_ranges)
-                }
-                for precision, type_ranges in calibration.ranges_by_type.items()
-            }
-    if tolerance:
-        record["tolerance"] = tolerance
-    if doubt is not None:
-        doubt.config_sha256 = _config_sha256(config, calibration)
-        record["doubt"] = msgspec.structs.asdict(doubt)
-    if evidence:
-        record["evidence"] = _sort_keys_recursively(evidence)
-    if made_with:
-        record["made_with"] = _sort_keys_recursively(made_with)
+    optional_entries = {
+        "calibration": _calibration_record(network, calibration) if calibration is not None else {},
+        "tolerance": tolerance,
+        "doubt": {**msgspec.structs.asdict(doubt), "config_sha256": _config_sha256(config, calibration)}
+        if doubt
+        else {},
+        "evidence": _sort_keys_recursively(evidence or {}),
+        "made_with": _sort_keys_recursively(made_with or {}),
+    }
+    record |= {key: entry for key, entry in optional_entries.items() if entry}
     return escape_hidden_in_json(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+
+
+def _calibration_record(network: NetworkOutline, calibration: Calibration) -> dict[str, Any]:
+    def sort_ranges(ranges: Mapping[str, float]) -> dict[str, float]:
+        return {tensor: float(ranges[tensor]) for tensor in RangeMove.subject_kind.sort_subjects(network, ranges)}
+
+    others = {precision: sort_ranges(ranges) for precision, ranges in calibration.ranges_by_type.items()}
+    return {
+        "method": calibration.method,
+        "samples": int(calibration.samples),
+        "data_sha256": calibration.data_sha256,
+        "ranges": sort_ranges(calibration.ranges),
+        **({"others": others} if others else {}),
+    }
 
 
 def _sort_keys_recursively(json_value: Any) -> Any:

@@ -211,34 +211,40 @@ def _build_layer(
 
 def _classify_node(node: ir.Node) -> tuple[LayerKind, str]:
     """Returns the kind of a node, and the reason why it cannot take a lower precision ("" if it can)."""
-    if list_subgraphs(node):
-        return LayerKind.OPAQUE, f"{node.op_type} contains a subgraph, which stays in FP32"
-    if reason := unsupported_operator_reason(node):
-        return LayerKind.OPAQUE, reason
-    if node.domain:
-        return LayerKind.OPAQUE, f"operator of another domain ({node.domain}): its types are unknown"
-    if not onnx.defs.has(node.op_type):
-        return LayerKind.OPAQUE, "not an ONNX operator: its types are unknown"
-    if node.op_type in INTEGER_OPERATORS:
-        return LayerKind.OPAQUE, "already computes on integers; export with Q/DQ pairs to select its precision"
-    if any(
-        not isinstance(value.type, ir.TensorType)
-        for value in (*node.inputs, *node.outputs)
-        if value is not None and value.type is not None
-    ):
-        return LayerKind.OPAQUE, "works on sequences or optionals, which have no precision"
-    if node.op_type == "Cast":
-        return LayerKind.CAST, "type conversion"
-    dtypes = {value.dtype for value in node.outputs if value.name}
-    if None in dtypes:
-        return LayerKind.OPAQUE, "its output type could not be inferred"
-    if any(value is not None and value.dtype is None for value in node.inputs):
-        return LayerKind.OPAQUE, "the type of its input could not be inferred"
-    if ir.DataType.FLOAT not in dtypes:
-        if ir.DataType.DOUBLE in dtypes:
-            return LayerKind.OPAQUE, "computes in FP64"
-        return LayerKind.INTEGER, "integer or boolean result"
-    return (LayerKind.COPY if node.op_type in COPIES else LayerKind.COMPUTE), ""
+    inputs, outputs = ([value for value in values if value is not None] for values in (node.inputs, node.outputs))
+    dtypes, unsupported_reason = {value.dtype for value in outputs if value.name}, unsupported_operator_reason(node)
+    rules = (
+        (bool(list_subgraphs(node)), LayerKind.OPAQUE, f"{node.op_type} contains a subgraph, which stays in FP32"),
+        (bool(unsupported_reason), LayerKind.OPAQUE, unsupported_reason),
+        (
+            bool(node.domain),
+            LayerKind.OPAQUE,
+            f"operator of another domain ({node.domain}): its types are unknown",
+        ),
+        (not onnx.defs.has(node.op_type), LayerKind.OPAQUE, "not an ONNX operator: its types are unknown"),
+        (
+            node.op_type in INTEGER_OPERATORS,
+            LayerKind.OPAQUE,
+            "already computes on integers; export with Q/DQ pairs to select its precision",
+        ),
+        (
+            any(not isinstance(value.type, ir.TensorType | None) for value in (*inputs, *outputs)),
+            LayerKind.OPAQUE,
+            "works on sequences or optionals, which have no precision",
+        ),
+        (node.op_type == "Cast", LayerKind.CAST, "type conversion"),
+        (None in dtypes, LayerKind.OPAQUE, "its output type could not be inferred"),
+        (
+            any(value.dtype is None for value in inputs),
+            LayerKind.OPAQUE,
+            "the type of its input could not be inferred",
+        ),
+        (ir.DataType.FLOAT in dtypes, LayerKind.COPY if node.op_type in COPIES else LayerKind.COMPUTE, ""),
+        (ir.DataType.DOUBLE in dtypes, LayerKind.OPAQUE, "computes in FP64"),
+    )
+    return next(
+        ((kind, note) for applies, kind, note in rules if applies), (LayerKind.INTEGER, "integer or boolean result")
+    )
 
 
 def _count_float_layers(body: ir.Graph) -> int:
@@ -283,13 +289,11 @@ def count_macs(node: ir.Node, find_shape: Callable[[ir.Value], Shape | None]) ->
         return math.prod(data[:2]) * (math.prod(weight) + math.prod(recurrent_weight))
     if result is None or weight is None:
         return None
-    if node.op_type in ("Conv", "DeformConv"):
-        return math.prod(result) * math.prod(weight[1:])
-    if node.op_type == "ConvTranspose":
-        return None if data is None else math.prod(data) * math.prod(weight[1:])
-    if node.op_type == "Gemm":
-        return math.prod(result) * weight[1 if node.attributes.get_int("transB", 0) else 0]
-    return math.prod(result) * (weight[-2] if len(weight) > 1 else weight[0])
+    if "Conv" in node.op_type:
+        positions = data if node.op_type == "ConvTranspose" else result
+        return None if positions is None else math.prod(positions) * math.prod(weight[1:])
+    is_gemm = node.op_type == "Gemm"
+    return math.prod(result) * weight[node.attributes.get_int("transB", 0) if is_gemm else max(len(weight) - 2, 0)]
 
 
 def _value_shape(value: ir.Value) -> Shape | None:

@@ -156,16 +156,21 @@ class _AttentionScaleFinder:
         def is_selected(channel_ids: np.ndarray) -> np.ndarray:
             return np.isin(np.abs(roots.find_roots(channel_ids)), own_roots)
 
-        for layer, position, _, channel_ids in tracer.readers:
-            if is_selected(channel_ids).any():
-                return ScaledOperand(refusal_reason=f"{layer.name} reads {layer.inputs[1 - position]} too")
-        for name, operands in by_layer.items():
-            for position, channel_ids in enumerate(operands):
-                if (name, position) != (self._product.name, index) and is_selected(channel_ids).any():
-                    return ScaledOperand(refusal_reason=f"{name} multiplies it too")
-        for clip, channel_ids in tracer.clips:
-            if is_selected(channel_ids).any():
-                return ScaledOperand(refusal_reason=f"a Clip limits {clip.tensor}")
+        obstacles = [
+            *(
+                (f"{layer.name} reads {layer.inputs[1 - position]} too", channel_ids)
+                for layer, position, _, channel_ids in tracer.readers
+            ),
+            *(
+                (f"{name} multiplies it too", channel_ids)
+                for name, operands in by_layer.items()
+                for position, channel_ids in enumerate(operands)
+                if (name, position) != (self._product.name, index)
+            ),
+            *((f"a Clip limits {clip.tensor}", channel_ids) for clip, channel_ids in tracer.clips),
+        ]
+        if reasons := [reason for reason, channel_ids in obstacles if is_selected(channel_ids).any()]:
+            return ScaledOperand(refusal_reason=reasons[0])
 
         def find_factor_ids(channel_ids: np.ndarray) -> np.ndarray:
             selected = -is_selected(channel_ids).astype(np.int32)

@@ -406,21 +406,6 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
         count = scale.shape[axis]
         if block_size > size and count == 1:  # ModelOpt writes short weights in this form
             return
-        fitting_axes = [
-            other_axis
-            for other_axis, total in enumerate(shape)
-            if isinstance(total, int)
-            and total
-            in (
-                scale.shape[other_axis] * block_size,
-                total if scale.shape[other_axis] == 1 and total < block_size else 0,
-            )
-        ]
-        if size != count * block_size and fitting_axes:
-            raise unusable_scale_error(
-                f"the shape of its scales, {scale.shape}, means blocks of {block_size} along axis {fitting_axes[0]}, "
-                f"but its axis is {axis}"
-            )
         if size != count * block_size:
             raise unusable_scale_error(
                 f"its blocks of {block_size} do not divide the {size} values along axis {axis} into {count}"
