@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from textual.widgets import Input
 
-from tests.core.search.test_search import toy
+from tests.core.search.test_search import Toy, toy
 from tests.refusals import refused
 from tests.screen import opened, press, settle, status
 from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig
@@ -77,7 +77,7 @@ def test_rules_that_name_nothing_are_refused(rule, title, cause):
 
 
 def test_layers_that_take_no_precision_are_refused():
-    folded = SimpleNamespace(
+    folded = Toy(
         **{
             **vars(toy(3)),
             "has_layer": lambda name: True,
