@@ -301,7 +301,7 @@ def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
         rq.FindMixedPrecisionConfig(session.config, ("sqnr>=40",), try_zero_cost=False, try_ranges=False)
     )
     status = session.rest().search_status
-    assert session.adopt_search_config(status.best_config, status.best_evaluation)
+    session.set_config(status.best_config, status.find_move_reasons(status.best_config))
     result = session.results[session.config].engine_result
     for text in (search_text(session), search_markdown(session)):
         engine = "its engine (TensorRT 11.4.0.21, H200) meets"

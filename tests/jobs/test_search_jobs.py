@@ -809,7 +809,8 @@ def test_a_session_takes_what_was_found_as_one_change(options, session):
     session.start_search(replace(GOAL, config=before))
     session.until_type(ev.SearchEnded)
     assert session.config == before != session.search_status.best_config and session.search_status.is_finished
-    assert session.adopt_search_config(session.search_status.best_config, session.search_status.best_evaluation)
+    found = session.search_status
+    session.set_config(found.best_config, found.find_move_reasons(found.best_config))
     assert session.config == session.search_status.best_config
     raised = session.config.find_raised_groups(session.outline)
     assert raised and session.history.state.choice_reasons.keys() == {*raised, *session.config.range_moves}
@@ -841,7 +842,7 @@ def test_a_session_passes_no_result_that_misses_the_target_on_held_out_samples(p
         assert outcome.passes if passes else outcome.outcome is Outcome.UNCERTAIN_FAIL
         assert any("16 held-out samples" in reason for reason in outcome.reasons) is not passes
 
-    session.adopt_search_config(status.best_config, status.best_evaluation)
+    session.set_config(status.best_config)
     assert session.config == status.end_event.result.config
     check_outcome()
     session.save_session()

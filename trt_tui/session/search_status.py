@@ -81,7 +81,6 @@ class SearchStatus:
     progress: ev.SearchProgress | None = None
     end_event: ev.SearchEnded | None = None
     certain_evaluation: Evaluation | None = None
-    adopted_config: PrecisionConfig | None = None
     duration_s: float = 0.0
 
     def add_progress(self, progress: ev.SearchProgress) -> None:

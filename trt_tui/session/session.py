@@ -45,7 +45,6 @@ from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
-from trt_tui.core.search import Evaluation
 from trt_tui.errors import InputError, NotReadyError, TrtTuiError
 from trt_tui.formatting import builder_title, counted_noun_text, duration_text
 from trt_tui.jobs import events as ev
@@ -510,7 +509,7 @@ class Session(SessionState):
             for evaluation in (event.evaluations[index] for index in event.pareto_front):
                 if (accuracy := evaluation.target_result.accuracy) is not None:
                     self.results.store_missing_accuracy(evaluation.config, accuracy)
-        if self.config in (result.config, search_status.adopted_config):
+        if self.config == result.config:
             chosen = {subject for _, subject in self.config.moves}
             reasons = {name: reason for name, reason in search_status.move_reasons.items() if name in chosen}
             self.history.change_fields(choice_reasons={**self.history.state.choice_reasons, **reasons})
@@ -1013,27 +1012,6 @@ class Session(SessionState):
             return
         tensors = tuple(tensor for tensor in outline.calibrated_tensors if tensor not in config.range_moves)
         self.send_request(rq.CalibrateRanges(method, tensors, config))
-
-    def adopt_search_config(self, config: PrecisionConfig, evaluation: Evaluation | None) -> bool:
-        """Makes a config of the search page the current config, as one change.
-
-        Args:
-            evaluation: The evaluation of the config in the search; None if there is none.
-
-        Returns:
-            False if there is no search, or the config is the current config already.
-        """
-        search_status = self.search_status
-        if search_status is None or config == self.config:
-            return False
-        if evaluation is None:  # a config of the session, which the search has not made
-            self.set_config(config)
-            return True
-        search_status.adopted_config, end_event = config, search_status.end_event
-        if end_event is not None and not end_event.has_other_samples:
-            self.results.get_or_create_results(config).store_accuracy(evaluation.target_result.accuracy)
-        self.set_config(config, search_status.find_move_reasons(config))
-        return True
 
     def set_filter(self, text: str) -> None:
         """Filters the rows by a text. The text "" removes the filter."""

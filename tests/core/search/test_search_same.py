@@ -51,7 +51,7 @@ def in_the_app(session, options, target) -> SearchStatus:
     driven.until_idle()
     found, ended = driven.search_status, driven.search_status.end_event
     assert ended.has_other_samples and driven.config == found.request.config != found.best_config
-    assert driven.adopt_search_config(found.best_config, found.best_evaluation)
+    driven.set_config(found.best_config)
     driven.until_idle()
     shown = driven.results.get_results_or_empty(found.best_config)
     assert shown.exported_run.accuracy.samples == 8, "values on other samples are not mixed"

@@ -197,11 +197,13 @@ class SearchController(Presenter):
             session.stop_jobs(
                 [job.number for job in session.pending_requests.values() if job.request is search_status.request]
             )
-        if session.search_status is search_status and session.adopt_search_config(option.config, option.evaluation):
+        if session.search_status is search_status:
+            is_of_search = option.evaluation is not None
+            session.set_config(option.config, search_status.find_move_reasons(option.config) if is_of_search else {})
             self.handle_config_change()
-            origin = " from the search" if option.evaluation is not None else ""
             result = f", {option.outcome.outcome.value}" if option.outcome is not None else ""
-            samples = " on its samples" if origin and result else ""
+            origin = " from the search" if is_of_search else ""
+            samples = " on its samples" if is_of_search and result else ""
             self.show_notice(
                 f"{config_status.config_name(session)}{origin}{result}{samples}: {shown_key('undo')} undoes it, "
                 f"{shown_key('find')} shows the other configs"
