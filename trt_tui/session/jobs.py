@@ -82,11 +82,6 @@ class Job:
         start = self.begin_time if self.begin_time is not None else self.sent_time
         return (self.end_time if self.end_time is not None else time.monotonic()) - start
 
-    @property
-    def phase_duration_s(self) -> float:
-        """The run time of the job's current phase in seconds; before the job begins, the waiting time."""
-        return time.monotonic() - (self.phase_start_time if self.begin_time is not None else self.sent_time)
-
 
 class PendingRequests(dict[int, Job]):
     """The requests without a final answer from the background process, with their jobs, by job number.

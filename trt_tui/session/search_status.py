@@ -84,12 +84,17 @@ class SearchStatus:
     duration_s: float = 0.0
 
     def add_progress(self, progress: ev.SearchProgress) -> None:
-        self.progress, best = progress, progress.result.best_evaluation
-        if best is not None and best.target_result.target_outcome.outcome is Outcome.PASS:
-            self.certain_evaluation = best
-        certain = self.certain_evaluation
-        if certain is not None and not certain.with_required_margins(progress.margins).passes:
-            self.certain_evaluation = None
+        self.progress, candidates = progress, (progress.result.best_evaluation, self.certain_evaluation)
+        self.certain_evaluation = next(
+            (
+                evaluation.with_required_margins(progress.margins)
+                for evaluation in candidates
+                if evaluation is not None
+                and evaluation.with_required_margins(progress.margins).passes
+                and evaluation.target_result.target_outcome.outcome is Outcome.PASS
+            ),
+            None,
+        )
 
     @property
     def report(self) -> ev.SearchEnded | ev.SearchProgress | None:

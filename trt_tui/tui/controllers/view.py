@@ -466,10 +466,7 @@ class ExplanationController(Presenter):
 
         Over another page or a dialog, words are explained only.
         """
-        is_covered = self.app.screen is not self
-
-        def find_disabled_reason(action_id: str) -> str:
-            return "another page or dialog is open" if is_covered else self.disabled_reason(action_id)
+        is_covered, page_text = self.app.screen is not self, "another page or dialog is open"
 
         def apply_help_choice(choice: str | Term) -> None:
             if isinstance(choice, Term):
@@ -477,7 +474,8 @@ class ExplanationController(Presenter):
             elif not is_covered:
                 self.perform_action(choice)
 
-        self.open_dialog(HelpPage(find_disabled_reason, list_explained_terms()), apply_help_choice)
+        disabled_reason = (lambda action_id: page_text) if is_covered else self.disabled_reason
+        self.open_dialog(HelpPage(disabled_reason, list_explained_terms()), apply_help_choice)
 
     def do_close(self) -> None:
         """Closes the first open item: the failure line, the filter, or an enlarged pane. If none is open, focuses the

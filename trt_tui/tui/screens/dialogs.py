@@ -12,6 +12,7 @@ from textual.await_complete import AwaitComplete
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
+from textual.reactive import reactive
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -441,22 +442,18 @@ class ChoiceField(Static, Generic[ValueT], can_focus=True):
     """
 
     BINDINGS = bind_keys(right="change(1)", toggle="change(1)", left="change(-1)")
+    index = reactive(0)
 
     class Changed(Message):
         """A message that the user changed the value of the field."""
 
     def __init__(self, label: str, values: Sequence[tuple[ValueT, str]], id: str, details: str = "") -> None:
         super().__init__(id=id, classes="setting")
-        self.label, self.values, self.details, self.index = label, list(values), details, 0
+        self.label, self.values, self.details = label, list(values), details
 
     @property
     def value(self) -> ValueT:
         return self.values[self.index][0]
-
-    def select_value(self, value: ValueT) -> None:
-        """Sets the value of the field without a `Changed` message."""
-        self.index = [choice for choice, _ in self.values].index(value)
-        self.refresh()
 
     def render(self) -> Content:
         arrows = ("◂ ", " ▸") if len(self.values) > 1 else ("  ", "")
@@ -466,7 +463,6 @@ class ChoiceField(Static, Generic[ValueT], can_focus=True):
     def action_change(self, step: int) -> None:
         """Changes the value of the field to the next (step 1) or previous (step -1) value."""
         self.index = (self.index + step) % len(self.values)
-        self.refresh()
         self.post_message(self.Changed())
 
 

@@ -336,7 +336,7 @@ class ConfigSearchDialog(FieldsDialog):
         others."""
         is_downwards = self.method_field.value in TOP_DOWN_METHODS
         if self.ranges_field is not None and is_downwards is not self.is_downwards:
-            self.ranges_field.select_value(not is_downwards)
+            self.ranges_field.index = int(is_downwards)
         self.is_downwards = is_downwards
 
     def on_input_submitted(self) -> None:

@@ -119,9 +119,7 @@ def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:
     """Returns True if the accuracy of a config is not final: samples or the confidence interval of its metric are
     missing."""
     accuracy = session.results.get_results_or_empty(config).accuracy
-    if accuracy is None:
-        return True
-    if missing_samples_text(session, accuracy):
+    if accuracy is None or missing_samples_text(session, accuracy):
         return True
     bounds_metric = any(target.kind == "metric" for target in session.targets)
     spread = accuracy.intervals
@@ -270,9 +268,7 @@ def value_margin_text(target: Target, accuracy: Accuracy) -> str:
     )
     if value is None or accuracy.nonfinite_count or errors is not None and errors.exact and errors.mismatch is None:
         return ""
-    if interval is None:
-        return f"{MARGIN_MARK}?"
-    margin = max(value - interval.low, interval.high - value)
+    margin = max(value - interval.low, interval.high - value) if interval is not None else math.inf
     if not math.isfinite(margin):
         return f"{MARGIN_MARK}?"
     margin = max(0.0, margin) * (100 if target.bounded_value.is_share and target.kind == "agreement" else 1)

@@ -80,7 +80,7 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
         return [f"stopping: {job.title}", "stopping"]
     search_status = session.search_status
     count_text = f" {job.progress.done}/{job.progress.total}" if job.progress is not None else ""
-    progress_text = count_text or (f", {elapsed_text(job.phase_duration_s)}" if job.phase_duration_s >= 1 else "")
+    progress_text = count_text or (f", {elapsed_text(job.duration_s)}" if job.duration_s >= 1 else "")
     if search_status is not None and search_status.request is job.request and search_status.progress is not None:
         best_texts = [f"best: {text(search_status)}" for text in (best_evaluation_text, best_value_text)]
         long_text, short_text = [waiting] * 2 if (waiting := waiting_text(job)) else best_texts

@@ -66,11 +66,14 @@ class BlockMap(LinePane):
 
     def move_cursor_to_group(self, group_name: str) -> None:
         """Moves the cursor to the cell of a fusion group, if the group is in a block."""
-        for role, cells in enumerate(self.blocks.cells):
-            for column, names in enumerate(cells):
-                if group_name in names:
-                    self.move_cursor(role - self.role_index, column - self.column_index)
-                    return
+        places = [
+            (role, column)
+            for role, cells in enumerate(self.blocks.cells)
+            for column, names in enumerate(cells)
+            if group_name in names
+        ]
+        for role, column in places:
+            self.move_cursor(role - self.role_index, column - self.column_index)
 
     def move_cursor(self, down: int = 0, right: int = 0) -> None:
         """Moves the cursor by some roles and blocks, within the bounds of the heat map."""
