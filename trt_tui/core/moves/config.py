@@ -10,7 +10,7 @@ import json
 import re
 import typing
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
@@ -645,20 +645,6 @@ class PrecisionConfig(DefaultPrecisions):
 
 
 # -- differences of two configs -----------------------------------------------------------------------------------
-
-
-def count_config_differences(first_config: PrecisionConfig, second_config: PrecisionConfig) -> int:
-    """Returns the number of decisions that differ between two configs. Default precisions count as decisions."""
-
-    def list_effect_keys(config: PrecisionConfig) -> set[tuple[MoveKey, Hashable]]:
-        return {(key, move.equivalence_key) for key, move in config.moves.items()}
-
-    moves = {key for key, _ in list_effect_keys(first_config) ^ list_effect_keys(second_config)}
-    return (
-        len(moves)
-        + (first_config.quantized is not second_config.quantized)
-        + (first_config.other is not second_config.other)
-    )
 
 
 def move_tables(

@@ -21,7 +21,7 @@ from trt_tui.core.measure.engine_agreement import (
     suggest_engine_checks,
 )
 from trt_tui.core.measure.results import EngineResult
-from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.document import Block
@@ -65,18 +65,13 @@ class ShownEngine:
     Attributes:
         config: The config that the engine was built from.
         name: The name of that config.
-        edits_behind: The number of edits between that config and the config of the run; 0 if they are equal.
+        is_stale: True if the engine was built from another config than that of the run.
     """
 
     result: EngineResult
     config: PrecisionConfig
     name: str
-    edits_behind: int = 0
-
-    @property
-    def is_stale(self) -> bool:
-        """True if the engine was built from another config than that of the run."""
-        return self.edits_behind > 0
+    is_stale: bool = False
 
 
 def find_shown_engine(session: Session, run: str = "config") -> ShownEngine | None:
@@ -91,9 +86,7 @@ def find_shown_engine(session: Session, run: str = "config") -> ShownEngine | No
     result = session.results.get_results_or_empty(built_config).engine_result if built_config is not None else None
     if built_config is None or result is None:
         return None
-    return ShownEngine(
-        result, built_config, config_name(session, built_config), max(1, count_config_differences(built_config, config))
-    )
+    return ShownEngine(result, built_config, config_name(session, built_config), is_stale=True)
 
 
 # -- the builder ----------------------------------------------------------------------------------------------------
@@ -327,12 +320,9 @@ def engine_page_title(session: Session) -> str:
     shown_engine = find_shown_engine(session)
     if shown_engine is None:
         return "The FP32 engine"
-    behind_text = (
-        f", {counted_noun_text(shown_engine.edits_behind, 'change')} before {config_name(session)}"
-        if shown_engine.is_stale
-        else ""
+    return (
+        f"The engine of {shown_engine.name}{f', built before {config_name(session)}' if shown_engine.is_stale else ''}"
     )
-    return f"The engine of {shown_engine.name}{behind_text}"
 
 
 def engine_page_lines(session: Session, width: int) -> list[Line]:
