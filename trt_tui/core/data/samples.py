@@ -189,12 +189,9 @@ def _draw_random_array(rng: np.random.Generator, name: str, dtype: np.dtype, sha
         return rng.standard_normal(shape, np.float32).astype(dtype)
     if "position" in name and shape:
         return np.broadcast_to(np.arange(shape[-1]), shape).astype(dtype)
-    if "type" in name or "segment" in name:
-        values = 2
-    elif "id" in name or "token" in name:
-        values = 100
-    else:
-        values = 256 if dtype == np.uint8 else 8
+    value_counts = {"type": 2, "segment": 2, "id": 100, "token": 100}
+    default = 256 if dtype == np.uint8 else 8
+    values = next((count for word, count in value_counts.items() if word in name), default)
     return rng.integers(0, values, shape).astype(dtype)
 
 

@@ -72,15 +72,13 @@ def _find_channel_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str)
     """Returns the channel axis of a weight: Conv 0, ConvTranspose 1, MatMul 1, Gemm 0 or 1 by transB; None for other
     inputs.
     """
-    if index != 1:
-        return None
-    if layer.op_type == "Conv":
-        return 0
-    if layer.op_type == "ConvTranspose":
-        return 1
-    if layer.op_type == "Gemm":
-        return 0 if graph.node(layer.name).attributes.get_int("transB", 0) else 1
-    return 1 if len(graph.shape(tensor) or ()) == 2 else None
+    axis_by_operator = {
+        "Conv": 0,
+        "ConvTranspose": 1,
+        "Gemm": 0 if graph.node(layer.name).attributes.get_int("transB", 0) else 1,
+        "MatMul": 1 if len(graph.shape(tensor) or ()) == 2 else None,
+    }
+    return axis_by_operator[layer.op_type] if index == 1 else None
 
 
 def _find_reduced_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str) -> int | None:
@@ -162,22 +160,34 @@ def _quantized_type_reason(
 
 def _float_type_reason(graph: LayerGraph, layer: Layer, precision: Precision, type_name: str, opset: int) -> str:
     """Returns the reason why a layer cannot compute in a 16-bit type at an opset; "" if it can."""
-    if layer.op_type in ORDER_SELECTING_OPERATORS:
-        return f"{layer.op_type} selects by order, which rounding changes; its input stays FP32"
-    peepholes = layer.op_type == "LSTM" and len(layer.inputs) > 7 and layer.inputs[7]
-    if layer.op_type in UNSUPPORTED_FLOAT_TYPES[precision] or peepholes:
-        return f"TensorRT has no {precision.label} {layer.op_type}{' with peepholes' if peepholes else ''}"
-    if (
-        layer.op_type in SCATTER_OPERATORS
-        and graph.node(layer.name).attributes.get_string("reduction", "none") != "none"
-    ):
-        return f"nothing runs a {precision.label} {layer.op_type} with a reduction"
-    of_result = _find_inputs_typed_like_result(layer.op_type, opset, type_name)
-    if of_result is None:
-        return f"ONNX has no {precision.label} {layer.op_type}"
-    if not any(of_result[min(i, len(of_result) - 1)] and graph.is_fp32(name) for i, name in enumerate(layer.inputs)):
-        return f"the values of {layer.op_type} cannot have the type of an input"
-    return ""
+    operator, label = layer.op_type, precision.label
+    has_peepholes = operator == "LSTM" and len(layer.inputs) > 7 and bool(layer.inputs[7])
+    reduction = graph.node(layer.name).attributes.get_string("reduction", "none")
+    are_typed_like_result = _find_inputs_typed_like_result(operator, opset, type_name)
+    is_typed_input = are_typed_like_result or (False,)
+    rules = (
+        (
+            operator in ORDER_SELECTING_OPERATORS,
+            f"{operator} selects by order, which rounding changes; its input stays FP32",
+        ),
+        (
+            operator in UNSUPPORTED_FLOAT_TYPES[precision] or has_peepholes,
+            f"TensorRT has no {label} {operator}{' with peepholes' if has_peepholes else ''}",
+        ),
+        (
+            operator in SCATTER_OPERATORS and reduction != "none",
+            f"nothing runs a {label} {operator} with a reduction",
+        ),
+        (are_typed_like_result is None, f"ONNX has no {label} {operator}"),
+        (
+            not any(
+                is_typed_input[min(index, len(is_typed_input) - 1)] and graph.is_fp32(name)
+                for index, name in enumerate(layer.inputs)
+            ),
+            f"the values of {operator} cannot have the type of an input",
+        ),
+    )
+    return next((reason for applies, reason in rules if applies), "")
 
 
 @functools.cache

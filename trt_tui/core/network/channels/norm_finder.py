@@ -318,23 +318,28 @@ def _find_correctable_bias(graph: LayerGraph, group: FusionGroup) -> Correctable
     site = weights[0]
     layer = graph.by_name[site.layer]
     shape = graph.shape(site.tensor) or ()
-    channels = shape[site.axis] if site.index == 1 and site.axis is not None else None
-    if not isinstance(channels, int):
-        return CorrectableBias(layer.name, None, refusal_reason="its weight has no axis of output channels")
-    if layer.op_type == "ConvTranspose":
-        return CorrectableBias(
-            layer.name, None, refusal_reason="a ConvTranspose sums different weights at different positions"
-        )
-    if layer.op_type == "MatMul":
+    size = shape[site.axis] if site.index == 1 and site.axis is not None else None
+    channels = size if isinstance(size, int) else 0
+    if layer.op_type == "MatMul" and channels:
         return _find_added_bias(graph, group, layer, channels)
-    attributes = graph.node(layer.name).attributes
-    if layer.op_type == "Gemm" and any(attributes.get_float(factor, 1.0) != 1.0 for factor in ("alpha", "beta")):
-        return CorrectableBias(layer.name, None, refusal_reason="it scales its product or its bias (alpha, beta)")
-    bias = layer.inputs[2] if len(layer.inputs) > 2 else ""
-    if bias and (
-        bias not in graph.constant_tensors or math.prod(_read_input_sizes(graph, (layer.name, 2))) != channels
-    ):
-        return CorrectableBias(layer.name, None, refusal_reason="its bias is not a constant with one value per channel")
+    attributes, bias = graph.node(layer.name).attributes, layer.inputs[2] if len(layer.inputs) > 2 else ""
+    rules = (
+        (not channels, "its weight has no axis of output channels"),
+        (layer.op_type == "ConvTranspose", "a ConvTranspose sums different weights at different positions"),
+        (
+            layer.op_type == "Gemm" and any(attributes.get_float(factor, 1.0) != 1.0 for factor in ("alpha", "beta")),
+            "it scales its product or its bias (alpha, beta)",
+        ),
+        (
+            bias
+            and (
+                bias not in graph.constant_tensors or math.prod(_read_input_sizes(graph, (layer.name, 2))) != channels
+            ),
+            "its bias is not a constant with one value per channel",
+        ),
+    )
+    if refusal_reason := next((reason for applies, reason in rules if applies), ""):
+        return CorrectableBias(layer.name, None, refusal_reason=refusal_reason)
     return CorrectableBias(layer.name, (layer.name, 2), channels)
 
 

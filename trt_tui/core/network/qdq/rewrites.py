@@ -547,20 +547,17 @@ def float_type_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.Da
 
 def qdq_refusal_reason(step: QdqStep) -> str:
     """Returns the reason why TensorRT refuses a Q or DQ node; "" if it accepts the node."""
-    if not step.is_constant:
-        return ""
-    if step.quantized_dtype is ir.DataType.INT32:
-        return BIAS
-    if step.quantized_dtype in _WIDE_TYPES:
-        return WIDE
-    if step.zero_point is None:
-        return ""
-    zero_point = step.zero_point.astype(np.float32)
-    if step.quantized_dtype is ir.DataType.UINT8 and (zero_point == 128).all():
-        return UNSIGNED
-    if step.quantized_dtype in (ir.DataType.UINT8, ir.DataType.UINT4) or zero_point.any():
-        return ASYMMETRIC
-    return NARROW if step.quantized_dtype is ir.DataType.INT4 and not zero_point.shape else ""
+    dtype = step.quantized_dtype
+    zero_point = np.zeros(()) if step.zero_point is None else step.zero_point.astype(np.float32)
+    rules = (
+        (not step.is_constant, ""),
+        (dtype is ir.DataType.INT32, BIAS),
+        (dtype in _WIDE_TYPES, WIDE),
+        (dtype is ir.DataType.UINT8 and (zero_point == 128).all(), UNSIGNED),
+        (dtype in (ir.DataType.UINT8, ir.DataType.UINT4) or zero_point.any(), ASYMMETRIC),
+        (dtype is ir.DataType.INT4 and not zero_point.shape, NARROW),
+    )
+    return next((reason for applies, reason in rules if applies), "")
 
 
 def find_node_refusals(nodes: Iterable[ir.Node], dtype_by_tensor: Mapping[str, ir.DataType]) -> dict[ir.Node, str]:
