@@ -156,12 +156,7 @@ def add_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
 
 def extract_subgraph_of_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
     """Returns the part of a model that computes the named tensors. These are its only outputs."""
-    model = model.clone()
-    values = {value.name: value for node in model.graph for value in node.outputs}
-    model.graph.outputs.clear()
-    model.graph.outputs.extend(values[name] for name in tensor_names)
-    prune_model(model)
-    return model
+    return ir.Model(ir.convenience.extract(model.graph, model.graph.inputs, tensor_names), ir_version=model.ir_version)
 
 
 SCOPE_KEY = "trt_tui.scope"

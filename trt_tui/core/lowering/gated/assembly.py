@@ -378,31 +378,13 @@ def split_graph_into_pieces(
     if not cuts:
         yield model
         return
-    outputs = {id(value) for value in model.graph.outputs}
-    bounds = list(zip([0, *cuts], [*cuts, len(nodes)], strict=True))
-    needed = [_find_ids_of_needed_values(nodes[start:stop], constant_nodes_of_graph) for start, stop in bounds]
-    for piece, (start, stop) in enumerate(bounds):
-        piece_values = [value for node in nodes[start:stop] for value in node.outputs]
-        constant_nodes = [
-            node for node in constant_nodes_of_graph if any(id(value) in needed[piece] for value in node.outputs)
-        ]
-        initializers = [value for value in model.graph.initializers.values() if id(value) in needed[piece]]
-        inputs = [value for value in model.graph.inputs if id(value) in needed[piece]]
-        inputs += [value for node in nodes[:start] for value in node.outputs if id(value) in needed[piece]]
-        yielded = [
-            value
-            for value in piece_values
-            if id(value) in outputs or any(id(value) in later for later in needed[piece + 1 :])
-        ]
-        view = ir.GraphView(
-            inputs,
-            yielded,
-            nodes=[*constant_nodes, *nodes[start:stop]],
-            initializers=initializers,
-            opset_imports=dict(model.graph.opset_imports),
-            name=f"piece {piece}",
-        )
-        yield ir.Model(view.clone(), ir_version=model.ir_version)
+    for start, stop in zip([0, *cuts], [*cuts, len(nodes)], strict=True):
+        kept = {*model.graph.outputs, *(value for node in nodes[stop:] for value in list_values_read_by_node(node))}
+        earlier = [value for node in nodes[:start] for value in node.outputs if value.uses()]
+        results = [value for node in nodes[start:stop] for value in node.outputs if value in kept]
+        piece = ir.convenience.extract(model.graph, [*model.graph.inputs, *earlier], results)
+        piece.inputs[:] = [value for value in piece.inputs if value.uses()]
+        yield ir.Model(piece, ir_version=model.ir_version)
 
 
 def _find_constant_nodes(graph: ir.Graph) -> dict[ir.Node, None]:
@@ -416,15 +398,6 @@ def _find_constant_nodes(graph: ir.Graph) -> dict[ir.Node, None]:
             constant_nodes[node] = None
             constant_values |= own
     return constant_nodes
-
-
-def _find_ids_of_needed_values(nodes: Sequence[ir.Node], constant_nodes: dict[ir.Node, None]) -> set[int]:
-    """Returns the ids of all values that some nodes and the constant nodes before them read."""
-    needed = {id(value) for node in nodes for value in list_values_read_by_node(node)}
-    for node in reversed(constant_nodes):
-        if any(id(value) in needed for value in node.outputs):
-            needed.update(id(value) for value in list_values_read_by_node(node))
-    return needed
 
 
 def _choose_cut_positions(
