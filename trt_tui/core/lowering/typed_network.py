@@ -753,10 +753,7 @@ class _SourceModelLowering(TypedLowering):
         self.file_nodes = {node_name(node): node for node in self.graph}
         self.kept_nodes = set(self.graph)
         self.base_nodes = {node_name(node): node for node in network.convert_model_to_opset(required_opset).graph}
-        node_outputs = (value for node in self.graph for value in node.outputs)
-        self.values_by_name = {
-            value.name or "": value for value in (*self.graph.inputs, *self.graph.initializers.values(), *node_outputs)
-        }
+        self.values_by_name = ir.convenience.create_value_mapping(self.graph, include_subgraphs=False)
         self.read_values = [value for value in self.values_by_name.values() if value.uses() or value.is_graph_output()]
         self.unquantized_constants: dict[str, ir.Value] = {}
 

@@ -238,6 +238,7 @@ class ChannelTracer:
             rule is None
             or not is_followed
             or not layer.inputs
+            or not self.graph.is_fp32(layer.outputs[0])
             or any(self._shape(name) is None for name in (layer.inputs[0], layer.outputs[0]))
         ):
             return ""
@@ -387,7 +388,7 @@ class ChannelTracer:
     def _trace_conv(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         shape = self._read_constant_shape(layer.inputs[1])
         sizes = self._shape(layer.outputs[0])
-        if shape is None or sizes is None or not self.graph.is_fp32(layer.outputs[0]):
+        if shape is None or sizes is None:
             return ""
         conv_groups = node.attributes.get_int("group", 1)
         if conv_groups < 1 or shape[0] % conv_groups:
@@ -468,7 +469,7 @@ class ChannelTracer:
 
     def _trace_matmul(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         first, second = layer.inputs
-        if not self.graph.is_fp32(layer.outputs[0]) or self._shape(second) is None:
+        if self._shape(second) is None:
             return ""
         if self._is_computed(first) and self._is_computed(second):
             return self._trace_computed_product(layer)
@@ -522,8 +523,6 @@ class ChannelTracer:
         return channel_ids.reshape((1,) * (rank - channel_ids.ndim) + channel_ids.shape)
 
     def _trace_shared_factor_operator(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
-        if not self.graph.is_fp32(layer.outputs[0]):
-            return ""
         computed = [self._align_channel_ids(layer, name) for name in layer.inputs if self._is_computed(name)]
         channel_ids = computed[0]
         for other in computed[1:]:
@@ -541,7 +540,7 @@ class ChannelTracer:
 
     def _trace_mul(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         computed = [name for name in layer.inputs if self._is_computed(name)]
-        if not self.graph.is_fp32(layer.outputs[0]) or not computed:
+        if not computed:
             return ""
         first, second = (self._align_channel_ids(layer, name) for name in (computed[0], computed[-1]))
         if len(computed) == 2:
@@ -594,8 +593,6 @@ class ChannelTracer:
 
     def _trace_where(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         choices = [self._align_channel_ids(layer, name) for name in layer.inputs[1:]]
-        if not self.graph.is_fp32(layer.outputs[0]):
-            return ""
         for name in layer.inputs[1:]:
             constant = None if self._is_computed(name) else stored_tensor(self.graph.ir_value(name))
             if not self._is_computed(name) and (constant is None or constant.size > 1 or constant.numpy().any()):

@@ -67,6 +67,12 @@ class Fp32Conversion:
     has_changes: bool = False
     notes: list[str] = field(default_factory=list)
 
+    def add_tensor(self, value: ir.Value, source: ir.Value) -> None:
+        """Records the result of a new node, which represents a tensor of the file."""
+        producer = value.producer()
+        self.added_nodes.add(producer.name or "" if producer is not None else "")
+        self.source_tensors[value_name(value)] = value_name(source)
+
     def record_range(self, value: ir.Value, amax: float) -> None:
         self.ranges[value_name(value)] = max(amax, self.ranges.get(value_name(value), 0.0))
 
@@ -80,7 +86,7 @@ def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
         InputError: the scale, zero point or blocks of a node are invalid; the error names the node.
     """
     activation_by_quantize: dict[ir.Node, ir.Value] = {}
-    activations = _ActivationRestorer(graph, conversion)
+    activations = _ActivationRestorer(graph)
     for node in [candidate for candidate in graph if is_dequantize(candidate)]:
         step = read_qdq_step(node)
         quantized_value = node.inputs[0]
@@ -103,7 +109,9 @@ def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
         ):
             low, high = _compute_representable_range(step)
             if low == 0 and quantize not in activation_by_quantize and can_be_negative(source):
-                source = activation_by_quantize[quantize] = activations.add_activation(source, high)
+                restored = activations.add_activation(source, "Clip" if abs(high - 6) < 0.01 else "Relu")
+                conversion.add_tensor(restored, source)
+                source = activation_by_quantize[quantize] = restored
             conversion.record_range(source, max(high, -low))
         elif (
             quantize_step.block_type is not None
@@ -231,21 +239,17 @@ class _ActivationRestorer(GraphEditor):
     each kind.
     """
 
-    def __init__(self, graph: ir.Graph, conversion: Fp32Conversion) -> None:
+    def __init__(self, graph: ir.Graph) -> None:
         super().__init__(graph)
-        self._conversion = conversion
         self._activation_by_value: dict[tuple[ir.Value, str], ir.Value] = {}
 
-    def add_activation(self, value: ir.Value, max_value: float) -> ir.Value:
-        """Adds a Relu after a value and returns its result. If the range ends at 6, it adds a Clip to 0 and 6 (ReLU6)
-        instead.
-        """
-        operator = "Clip" if abs(max_value - 6) < 0.01 else "Relu"
+    def add_activation(self, value: ir.Value, operator: str, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
+        """Adds a Relu, or a Clip to 0 and 6 (ReLU6), after a computed value and returns its result."""
         if (value, operator) not in self._activation_by_value:
             producer = value.producer()
             assert producer is not None, "a value that may be negative is computed"
             bounds = [
-                self._add_constant(np.array(bound, np.float32), f"{value.name}__{bound}")
+                self._add_constant(np.array(bound, dtype.numpy()), f"{value.name}__{bound}")
                 for bound in ((0, 6) if operator == "Clip" else ())
             ]
             node = ir.node(
@@ -253,12 +257,10 @@ class _ActivationRestorer(GraphEditor):
                 [value, *bounds],
                 name=self.names.make_unique_name(f"{producer.name}__relu"),
                 metadata_props=dict(producer.metadata_props),
-                outputs=[ir.val(self.names.make_unique_name(f"{value.name}__relu"), ir.DataType.FLOAT, value.shape)],
+                outputs=[ir.val(self.names.make_unique_name(f"{value.name}__relu"), dtype, value.shape)],
             )
             node.meta.update(producer.meta)
             self.graph.insert_after(producer, node)
-            self._conversion.added_nodes.add(node.name or "")
-            self._conversion.source_tensors[value_name(node.outputs[0])] = value_name(value)
             self._activation_by_value[value, operator] = node.outputs[0]
         return self._activation_by_value[value, operator]
 
@@ -333,8 +335,7 @@ def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
             name=names.make_unique_name(f"{value.name}__to_fp32"),
             outputs=[ir.val(names.make_unique_name(f"{value.name}__fp32"), ir.DataType.FLOAT, value.shape)],
         )
-        conversion.added_nodes.add(cast.name or "")
-        conversion.source_tensors[value_name(cast.outputs[0])] = value.name or ""
+        conversion.add_tensor(cast.outputs[0], value)
         for use in uses:
             use.node.replace_input_with(use.idx, cast.outputs[0])
         graph.insert_before(graph[0], cast)
@@ -639,7 +640,7 @@ def add_fp32_casts_to_operators(graph: ir.Graph, dtype_by_tensor: Mapping[str, i
             workarounds.add_fp32_casts_around_node(node, dtype_by_tensor)
 
 
-class _RefusedNodeRewriter(GraphEditor):
+class _RefusedNodeRewriter(_ActivationRestorer):
     """A rewriter that replaces the nodes of one graph that TensorRT refuses by nodes that it accepts.
 
     Attributes:
@@ -648,7 +649,6 @@ class _RefusedNodeRewriter(GraphEditor):
 
     def __init__(self, graph: ir.Graph) -> None:
         super().__init__(graph)
-        self._relu_by_source: dict[tuple[ir.Value, bool], ir.Value] = {}
         self.released_values: list[ir.Value] = []
 
     def replace_refused_qdq_node(self, node: ir.Node, step: QdqStep, reason: str) -> None:
@@ -764,25 +764,9 @@ class _RefusedNodeRewriter(GraphEditor):
         if not (step.zero_point.astype(np.float32) == low).all():
             return
         is_relu6 = drops_quantization and bool((np.abs((high - low) * step.scale - 6) < 0.01).all())
-        if (source, is_relu6) not in self._relu_by_source:
-            scale = stored_tensor(node.inputs[1])
-            float_dtype = (source.dtype or (scale.dtype if scale is not None else ir.DataType.FLOAT)).numpy()
-            bounds = (
-                [self._add_constant(np.array(bound, float_dtype), f"{source.name}__{bound}") for bound in (0, 6)]
-                if is_relu6
-                else []
-            )
-            relu = ir.node(
-                "Clip" if is_relu6 else "Relu",
-                [source, *bounds],
-                name=self.names.make_unique_name(f"{node.name}__relu"),
-                outputs=[
-                    ir.val(self.names.make_unique_name(f"{source.name}__relu"), shape=source.shape, type=source.type)
-                ],
-            )
-            self.graph.insert_before(node, relu)
-            self._relu_by_source[source, is_relu6] = relu.outputs[0]
-        node.replace_input_with(0, self._relu_by_source[source, is_relu6])
+        scale = stored_tensor(node.inputs[1])
+        dtype = source.dtype or (scale.dtype if scale is not None else ir.DataType.FLOAT)
+        node.replace_input_with(0, self.add_activation(source, "Clip" if is_relu6 else "Relu", dtype))
 
     def _replace_node_by_value(self, node: ir.Node, value: ir.Value) -> None:
         is_output = node.outputs[0].is_graph_output()

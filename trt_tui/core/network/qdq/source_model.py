@@ -66,8 +66,7 @@ class SourceModel:
         self.replaced_constants: frozenset[str] = frozenset()
         self.changed_layers: tuple[str, ...] = ()
         self._nodes = {node.name or "": node for node in graph}
-        self._values = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values())}
-        self._values.update((value.name, value) for node in graph for value in node.outputs if value.name)
+        self._values = ir.convenience.create_value_mapping(graph, include_subgraphs=False)
         self.types = _find_tensor_types(graph, model.graph.opset_imports)
         self._steps: dict[str, QdqStep] = {}
         self._expressions: dict[ir.Value, np.ndarray | None] = {}
