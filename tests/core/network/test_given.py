@@ -522,7 +522,7 @@ def test_codes_of_16_bits_of_onnx_runtimes_own_operators_run_as_onnx_has_them(tm
         ({"scale": 0.0}, "its scale .* is 0"),
         ({"scale": np.nan}, "is nan"),
         ({"block": 3}, "blocks of 3 do not divide the 8 values"),
-        ({"scale_shape": (8, 1)}, "along axis 1"),
+        ({"scale_shape": (8, 1)}, "along axis 0 into 8"),
     ],
 )
 def test_a_node_that_cannot_be_computed_is_named(change, why, tmp_path):
