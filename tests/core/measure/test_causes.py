@@ -271,6 +271,11 @@ def power_spectrum(floor, operator, reader):
     return xy(b, 4), {"x": vectors() * np.geomspace(1e-5, 10, 8, dtype=np.float32)[:, None]}
 
 
+def spectrum_with_one_quiet_row(floor):
+    network, data = power_spectrum(floor, "Add", "Log")
+    return network, {"x": np.concatenate([data["x"][:1], vectors(1023)])}
+
+
 def loud_channel(loud):
     x = vectors(64, 64)
     x[:, 3] *= loud
@@ -524,6 +529,16 @@ CASES = [
             ("Clip", "Log", "31 Inf arise"),
             ("Max", "Div", " dB"),
         )
+    ),
+    (
+        spectrum_with_one_quiet_row,
+        (1e-12,),
+        (1e-4,),
+        "",
+        (
+            "is 0 in FP16: FP16's smallest value is 6e-8, and some of the results of Add /floor/Add are smaller; ",
+            " Inf",
+        ),
     ),
     (
         joined_parts,

@@ -901,9 +901,10 @@ def _find_lost_epsilon_causes(facts: CauseFacts) -> Iterator[Cause]:
     zeroed_shares = {values.tensor: values.zeroed_share for values in facts.group_facts.value_ranges}
     for constant in facts.group_facts.constants:
         zeroed_share = zeroed_shares.get(constant.protected_tensor, 0.0)
-        has_small_results = zeroed_share >= MIN_MENTIONED_SHARE
+        has_small_results = zeroed_share >= MIN_MENTIONED_SHARE or zeroed_share > 0 and facts.has_nonfinite_result
         if constant.protected_tensor and (not constant.amax if facts.is_in_file_precision else has_small_results):
-            smaller_text = f", and {percent_text(zeroed_share)} of the results of {constant.layer} are smaller"
+            share_text = percent_text(zeroed_share) if zeroed_share >= MIN_MENTIONED_SHARE else "some"
+            smaller_text = f", and {share_text} of the results of {constant.layer} are smaller"
             yield Cause(
                 "epsilon",
                 f"the epsilon {constant.tensor} of {constant.layer} is 0 in "

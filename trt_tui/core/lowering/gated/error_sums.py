@@ -435,8 +435,11 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         counted.
         """
         emitter = self._emitter
-        squares, largest, reference, _ = self._get_reference_sums(tensor)
-        test = self._prepare_test_tensor(tensor, test_value, nodes)
+        squares, largest, counted, _ = self._get_reference_sums(tensor)
+        test, reference = (  # flat, because ONNX Runtime keeps more tensors of several axes at the same time
+            emitter.add_operator(nodes, "Reshape", [value, [-1]], "flat")
+            for value in (self._prepare_test_tensor(tensor, test_value, nodes), counted)
+        )
         difference = emitter.add_operator(nodes, "Sub", [test, reference], "difference")
         columns = {
             "diff2": self._emit_reduction("ReduceSumSquare", difference, nodes),
