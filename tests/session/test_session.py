@@ -431,7 +431,8 @@ def worsened(accuracy, lost_db):
 def test_a_simulated_pass_is_in_doubt_where_other_exports_are_worse_than_simulated(
     session, tmp_path, lost_part, outcome, is_of_search
 ):
-    """They lost a part of its margin. The doubt is gone once the export of the config itself was executed."""
+    """They lost a part of its margin. The doubt is gone once the export of the config itself was executed. A file of
+    the config has it too."""
     one = session(save_mlp(tmp_path, samples=32), target="sqnr>=9").settled()
     first = one.config
     one.toggle_fp32([one.outline.groups[0]])
@@ -448,6 +449,9 @@ def test_a_simulated_pass_is_in_doubt_where_other_exports_are_worse_than_simulat
         others.runs = {**others.runs, RunKind.EXPORTED_FILE: run}
     (shown,) = one.config_target_outcomes(one.config).values()
     assert shown.outcome is outcome and bool(shown.reasons) is (outcome is not Outcome.PASS)
+    one.written("json", path := tmp_path / "precision.json")
+    other = session(one.options, config_path=str(path), target=None, resume=False).settled()
+    assert other.config_target_outcomes(other.config)[RunKind.SIMULATED_CONFIG] == shown
     own = one.results[one.config]
     own.runs = {**own.runs, RunKind.EXPORTED_FILE: ExportedRun(worsened(simulated, 0.1), "ONNX Runtime 1 CPU", "cpu")}
     assert one.config_target_outcomes(one.config)[RunKind.SIMULATED_CONFIG].outcome is Outcome.PASS

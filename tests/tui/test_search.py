@@ -498,7 +498,8 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
         session.search_status.end_event = replace(
             ended, held_out=held_out, target_outcome=TargetOutcome(Outcome.UNCERTAIN_FAIL, (held_out.miss_text,))
         )
-        session.config_names.search_doubts[ended.result.config, "sqnr>=40"] = SearchDoubt(held_out.miss_text)
+        doubt = SearchDoubt(held_out.miss_text, frozenset({RunKind.SIMULATED_CONFIG}))
+        session.config_names.search_doubts[ended.result.config, "sqnr>=40"] = doubt
         await press(pilot, "a")
         chosen = next(line for line in page_text(app.screen).splitlines() if line.startswith(">"))
         assert chosen.endswith("FAIL?") and not lacking(page_text(app.screen), "16 held out", "~39 dB")

@@ -59,7 +59,7 @@ from trt_tui.formatting import (
     run_title,
 )
 from trt_tui.jobs import events as ev
-from trt_tui.session.history import join_target_texts
+from trt_tui.session.history import SearchDoubt, join_target_texts
 from trt_tui.session.loss_causes import find_raise_causes, find_worst_group_causes
 from trt_tui.session.state import TOLERANCE_SEPARATOR, SessionState
 
@@ -765,6 +765,9 @@ def precision_json_text(session: SessionState, sha256: str = "") -> str:
     if session.network_only and calibration is None:
         calibration = session.config_calibration
     doubt = session.find_search_doubt(session.config, targets)
+    results = session.results.get_results_or_empty(session.config)
+    if not doubt.text and results.accuracy is not None and len(results.runs) == 1:
+        doubt = SearchDoubt(session.find_simulation_gap_text(results.accuracy, session.targets))
     return config_file.config_text(
         session.outline,
         session.config,

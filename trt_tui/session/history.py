@@ -40,7 +40,8 @@ class SearchDoubt:
     """The reason for doubt that a search found in a config.
 
     Attributes:
-        missed_runs: The runs that missed the targets; the simulated one on held-out samples.
+        missed_runs: The runs that missed the targets; the simulated one on held-out samples. Empty if none did, but
+            those of other configs were worse than simulated.
         is_from_file: True if a config file contains it, so that the samples of the search may be others.
     """
 

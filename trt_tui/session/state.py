@@ -616,7 +616,7 @@ class SessionState:
         targets = self.targets if targets is None else targets
         outcomes = {
             kind: outcome.with_missed_check(
-                doubt.text,
+                doubt.text if doubt.missed_runs else "",
                 Outcome.FAIL
                 if failed_runs and kind in {RunKind.SIMULATED_CONFIG, *failed_runs}
                 else Outcome.UNCERTAIN_FAIL,
@@ -628,7 +628,7 @@ class SessionState:
             (outcome,) = outcomes.values()
             accuracy = accuracies[RunKind.SIMULATED_CONFIG]
             gap_text = self.find_simulation_gap_text(accuracy, targets) if outcome.passes else ""
-            return {RunKind.SIMULATED_CONFIG: outcome.with_missed_check(gap_text, Outcome.UNCERTAIN_PASS)}
+            return {RunKind.SIMULATED_CONFIG: outcome.with_missed_check(gap_text or doubt.text, Outcome.UNCERTAIN_PASS)}
         return outcomes
 
     def find_simulation_gap_text(self, accuracy: Accuracy, targets: Sequence[Target]) -> str:
