@@ -131,6 +131,14 @@ class LocalExecutor(Generic[S]):
         self._waitable = waitable
 
 
+class AnalysisProvider(Protocol[S_co]):
+    """The context in which a `Task` executes the simulation."""
+
+    @property
+    def analysis(self) -> S_co:
+        """The simulation on the judged samples."""
+
+
 class AnalysisContext(Generic[S]):
     """A context for tasks that contains only a simulation."""
 

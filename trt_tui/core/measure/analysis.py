@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -390,11 +390,3 @@ class SimulatedConfig(IterableRunSource):
 
     def find_caveats(self, feed_indices: Sequence[int]) -> Sequence[Caveat]:
         return self._analysis.find_config_caveats(self._config, feed_indices)
-
-
-class AnalysisProvider(Protocol):
-    """The context in which a `trt_tui.core.execution.Task` executes the simulation."""
-
-    @property
-    def analysis(self) -> Analysis:
-        """The simulation on the judged samples."""

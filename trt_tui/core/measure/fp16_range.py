@@ -49,7 +49,7 @@ import onnx_ir as ir
 from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.adaptive_runner import FP32_RUNS
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.execution import LoadingTask
+from trt_tui.core.execution import AnalysisProvider, LoadingTask
 from trt_tui.core.lowering.gated.gated_graph import expand_mask_to_axes
 from trt_tui.core.lowering.network_rewrite import list_normalisation_rewrites
 from trt_tui.core.lowering.rulebook import (
@@ -122,21 +122,15 @@ class Magnitudes:
         return cls(tensors, inner)
 
 
-class MagnitudeSource(Protocol):
-    """The parts of a simulation that a measurement of magnitudes needs."""
+class JudgedNetwork(Protocol):
+    """The parts of a simulation that the measurements of magnitudes and of the effect of overflow need."""
 
     network: Network
     samples: Samples
     backend: Backend
     judged_outputs: tuple[JudgedOutput, ...]
-
-
-class MagnitudeContext(Protocol):
-    """The context in which a `MagnitudeTask` measures the largest magnitudes of tensors."""
-
-    @property
-    def analysis(self) -> MagnitudeSource:
-        """The simulation of the network."""
+    metric_tensors: tuple[str, ...]
+    partly_judged_outputs: Mapping[str, str]
 
 
 class MagnitudeTask(LoadingTask):
@@ -150,7 +144,7 @@ class MagnitudeTask(LoadingTask):
     item_text = "the largest values of feed {}"
     _loaded: "_MagnitudeSession | None" = None
 
-    def run_item(self, context: MagnitudeContext, feed_index: int) -> Generator[None, None, Magnitudes]:
+    def run_item(self, context: AnalysisProvider[JudgedNetwork], feed_index: int) -> Generator[None, None, Magnitudes]:
         if self._loaded is None:
             self._loaded = _MagnitudeSession(context.analysis)
         yield from ()  # a feed is one step, so that runs in turn do not begin the same feed
@@ -168,7 +162,7 @@ class MagnitudeEvaluation:
         shape_tensors: The tensors whose shapes are needed.
     """
 
-    def __init__(self, analysis: MagnitudeSource) -> None:
+    def __init__(self, analysis: JudgedNetwork) -> None:
         self._network = network = analysis.network
         self._analysis = analysis
         self._bounds = [_InnerBound(network, layer) for layer in _find_layers_of_operators(network, INNER_BOUNDS)]
@@ -305,7 +299,7 @@ class MagnitudeEvaluation:
 class _MagnitudeSession(MagnitudeEvaluation):
     """The loaded graph that measures the extremes of every tensor, with the evaluation of its results."""
 
-    def __init__(self, analysis: MagnitudeSource) -> None:
+    def __init__(self, analysis: JudgedNetwork) -> None:
         super().__init__(analysis)
         axes = self.mask_axes
         probe = NetworkProbe(self._network.model)
@@ -1018,13 +1012,6 @@ _Site = tuple[str, str]
 """A tensor that FP16 rounds, and the layer that reads it in FP16; "" if its producer rounds it for all readers."""
 
 
-class OverflowContext(MagnitudeSource, Protocol):
-    """The parts of a simulation that the measurement of the effect of overflow needs."""
-
-    metric_tensors: tuple[str, ...]
-    partly_judged_outputs: Mapping[str, str]
-
-
 class OverflowEffectMeasurement:
     """The measurement of the effect of FP16 overflow on the judged outputs.
 
@@ -1032,7 +1019,7 @@ class OverflowEffectMeasurement:
     result is kept, and so are the outputs without overflow.
     """
 
-    def __init__(self, context: OverflowContext) -> None:
+    def __init__(self, context: JudgedNetwork) -> None:
         self._context = context
         self._gates: dict[_Site, str] = {}
         self._runner: Runner | None = None

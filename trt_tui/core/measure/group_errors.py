@@ -27,7 +27,7 @@ import ml_dtypes
 import numpy as np
 
 from trt_tui.core.data.adaptive_runner import OutputJoin
-from trt_tui.core.execution import AnalysisContext, Executor, LoadingTask, LocalExecutor
+from trt_tui.core.execution import AnalysisContext, AnalysisProvider, Executor, LoadingTask, LocalExecutor
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.assembly import build_gated_graph, freeze_inputs
 from trt_tui.core.lowering.gated.error_sums import (
@@ -41,7 +41,7 @@ from trt_tui.core.lowering.network_rewrite import EditedConstants
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.lowering.scales import weight_sqnr_db
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
-from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult, SimulatedConfig
+from trt_tui.core.measure.analysis import Analysis, PartialResult, SimulatedConfig
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
@@ -288,7 +288,7 @@ def measure_group_errors(
     ranges: Mapping[str, float],
     *,
     feed_indices: Sequence[int] | None = None,
-    executor: Executor[AnalysisProvider] | None = None,
+    executor: Executor[AnalysisProvider[Analysis]] | None = None,
     known_sums: ErrorSums | None = None,
     keeps_gates: bool = False,
     range_feeds: Sequence[int] | None = None,
@@ -483,7 +483,7 @@ class _GroupErrorsTask(LoadingTask):
     def __init__(self, load_session: "Callable[[Analysis], _ErrorTableSession]") -> None:
         self._load_session = load_session
 
-    def run_item(self, context: AnalysisProvider, feed_index: int) -> Generator[None, None, _FeedTables]:
+    def run_item(self, context: AnalysisProvider[Analysis], feed_index: int) -> Generator[None, None, _FeedTables]:
         session = self._loaded = self._loaded or self._load_session(context.analysis)
         feed, tables = session.read_feed(feed_index), []
         counts: np.ndarray | None = None  # counts of the reference, which all configs share

@@ -37,9 +37,9 @@ import numpy as np
 
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.samples import SamplePosition, can_mix_samples
-from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
+from trt_tui.core.execution import AnalysisContext, AnalysisProvider, Executor, LocalExecutor
 from trt_tui.core.lowering.rulebook import find_boundary_type, preserves_precision_of_values
-from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult
+from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.error_metrics import compute_noise_to_signal_ratios, student_t_quantile
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND
 from trt_tui.core.measure.results import MAX_RECENT_RESULTS, Accuracy, ErrorShare, ResultKind
@@ -301,7 +301,7 @@ class _GroupNoiseTask:
         return {**self.__dict__, "_batches": {}, "_rounded": None}
 
     def run_item(
-        self, context: AnalysisProvider, measurement: GroupMeasurement
+        self, context: AnalysisProvider[Analysis], measurement: GroupMeasurement
     ) -> Generator[None, None, tuple[np.ndarray, np.ndarray]]:
         (name, units), full_analysis = measurement, context.analysis
         if self._rounded is None:
@@ -363,7 +363,7 @@ class GroupSweep:
         reduces_groups: bool = False,
         measures_all_samples: bool = False,
         earlier_state: GroupSweepState | None = None,
-        executor: Executor[AnalysisProvider] | None = None,
+        executor: Executor[AnalysisProvider[Analysis]] | None = None,
     ) -> None:
         self.analysis, self.config, self.ranges = analysis, config, ranges
         self.feed_indices = analysis.resolve_feed_indices(feed_indices)

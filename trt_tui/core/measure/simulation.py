@@ -29,7 +29,7 @@ from trt_tui.core.calibration.tensor_collection import REMEDY, find_first_non_fi
 from trt_tui.core.data.adaptive_runner import AdaptiveRunner, OutputJoin
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.data.samples import SamplePosition, Samples
-from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
+from trt_tui.core.execution import AnalysisContext, AnalysisProvider, Executor, LocalExecutor
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.error_sums import ComparedTensor
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
@@ -41,7 +41,7 @@ from trt_tui.core.measure.error_metrics import (
     flatten_each_sample,
     pair_each_sample_with_another,
 )
-from trt_tui.core.measure.fp16_range import MagnitudeContext, Magnitudes, MagnitudeTask
+from trt_tui.core.measure.fp16_range import JudgedNetwork, Magnitudes, MagnitudeTask
 from trt_tui.core.measure.judged_outputs import (
     FLOAT_KIND,
     INTEGER_KIND,
@@ -539,7 +539,9 @@ class Simulation(ClosingContext):
         return self._load_session(config)[0].make_feed(config, ranges)
 
     def measure_magnitudes(
-        self, feed_indices: Sequence[int] | None = None, executor: Executor[MagnitudeContext] | None = None
+        self,
+        feed_indices: Sequence[int] | None = None,
+        executor: Executor[AnalysisProvider[JudgedNetwork]] | None = None,
     ) -> Iterator[None]:
         """Measures the largest magnitudes of the feeds that were not measured before; yields after each execution.
 
