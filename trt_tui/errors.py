@@ -53,6 +53,16 @@ class NotReadyError(InputError):
     """A request that is possible only after a running job has ended. Nothing is wrong with the input."""
 
 
+class FileReplacedError(InputError):
+    """An input file was replaced after it was read.
+
+    Attributes:
+        files: The names of the replaced files, without their folders.
+    """
+
+    files: tuple[str, ...] = ()
+
+
 class BackendUnavailableError(TrtTuiError):
     """A backend that the command needs is not installed or does not work on this machine."""
 

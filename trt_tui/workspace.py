@@ -62,25 +62,9 @@ from trt_tui.core.network.known_defects import BuildTarget
 from trt_tui.core.network.layers import NetworkOutline, ReferenceWeights
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, ExecutionMode, FixedShape
-from trt_tui.errors import InputError, RunFailedError
+from trt_tui.errors import FileReplacedError, InputError, RunFailedError
 from trt_tui.files.reading import file_sha256
 from trt_tui.options import Options
-
-
-class FileReplacedError(InputError):
-    """An input file was replaced after it was read.
-
-    Attributes:
-        files: The names of the replaced files, without their folders.
-    """
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.files = tuple(Path(path).name for path in paths)
-        super().__init__(
-            f"{', '.join(self.files)}: replaced after it was read",
-            "the results would mix both versions",
-            "Run the command again.",
-        )
 
 
 @dataclass(frozen=True)
@@ -598,7 +582,14 @@ class Workspace:
             self._last_check_s = now
             self._replaced_files = self.stamped_files.find_replaced_files()
         if self._replaced_files:
-            raise FileReplacedError(self._replaced_files)
+            names = tuple(Path(path).name for path in self._replaced_files)
+            error = FileReplacedError(
+                f"{', '.join(names)}: replaced after it was read",
+                "the results would mix both versions",
+                "Run the command again.",
+            )
+            error.files = names
+            raise error
 
     def set_fingerprint(self, sha256: str) -> Fingerprint:
         """Computes, stores and returns the fingerprint of the network and the judged data.

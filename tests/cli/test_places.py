@@ -108,10 +108,14 @@ def test_weights_beside_the_network_are_read_too(network, tmp_path):
     failed = worker.answer(
         rq.OpenNetwork(Options(str(exported.path), written_paths=(str(weights),)), network_only=True)
     )[-1]
-    assert isinstance(failed, ev.JobFailed) and failed.title.startswith(f"{weights} ") and "input" in failed.title
+    assert (
+        isinstance(failed, ev.JobFailed)
+        and failed.error.title.startswith(f"{weights} ")
+        and "input" in failed.error.title
+    )
     worker.answer(rq.OpenNetwork(Options(str(exported.path)), network_only=True))
     for path in (weights, exported.path):
-        assert "an input file" in worker.answer(rq.WriteTextFile(str(path), "text"))[-1].title
+        assert "an input file" in worker.answer(rq.WriteTextFile(str(path), "text"))[-1].error.title
     assert weights.read_bytes() == before
 
 

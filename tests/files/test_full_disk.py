@@ -121,8 +121,8 @@ def test_a_full_disk_for_temporary_files_fails_the_check_of_a_search_plainly(tmp
 
     monkeypatch.setattr(np.lib.format, "write_array", full)
     failed = worker.answer(rq.FindMixedPrecisionConfig(INT8, check_command="true"))[-1]
-    assert isinstance(failed, ev.JobFailed) and "No space left" in failed.title
-    assert "TMPDIR" in failed.next_step and not failed.detail
+    assert isinstance(failed, ev.JobFailed) and "No space left" in failed.error.title
+    assert "TMPDIR" in failed.error.next_step and not failed.detail
 
 
 @pytest.mark.parametrize("command", ["compare --json out.json", "build --precision fp16 -o out.onnx", "inspect", ""])

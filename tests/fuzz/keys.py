@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tests import local
 from tests.screen import key_event
+from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
@@ -71,7 +72,7 @@ def upset(app: TrtTuiApp, rng: random.Random) -> None:
     app.post_session_event(
         rng.choice(
             (
-                ev.JobFailed(job, "a job failed\x1b[2J", "because\nof [this]", "press on", 2),
+                ev.JobFailed(job, TrtTuiError("a job failed\x1b[2J", "because\nof [this]", "press on")),
                 ev.ChildProcessDied(job, -9, "Killed"),
                 ev.JobDone(job),
                 ev.JobCancelled(job),

@@ -101,5 +101,5 @@ def test_faults_of_the_system_are_told_and_are_no_defects(tmp_path, monkeypatch,
 
     monkeypatch.setattr(analysis.Analysis, "measure_accuracy", fails)
     failed = worker.answer(rq.MeasureWhatIf(PrecisionConfig.from_precision(Precision.FP16)))[-1]
-    assert isinstance(failed, ev.JobFailed) and failed.title == title and cause in failed.cause
-    assert failed.next_step and "defect" not in failed.next_step and failed.exit_code == 2
+    assert isinstance(failed, ev.JobFailed) and failed.error.title == title and cause in failed.error.cause
+    assert failed.error.next_step and "defect" not in failed.error.next_step and failed.error.exit_code == 2

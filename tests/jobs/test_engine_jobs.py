@@ -293,16 +293,21 @@ def test_a_failed_build_says_what_and_where(standin, session, release, fault, ti
     standin(release, STANDIN_FAULT=fault)
     driven = session()
     failed = failure(driven, FP32 if fault == "out of memory" else FP16)
-    assert isinstance(failed, ev.JobFailed) and re.search(title, failed.title), failed
-    assert cause in failed.cause and "Invalid" not in failed.cause and failed.next_step and not failed.detail
-    assert failed.exit_code == 2
+    assert isinstance(failed, ev.JobFailed) and re.search(title, failed.error.title), failed
+    assert (
+        cause in failed.error.cause
+        and "Invalid" not in failed.error.cause
+        and failed.error.next_step
+        and not failed.detail
+    )
+    assert failed.error.exit_code == 2
     assert driven.child_pid is not None and not driven.is_busy
 
 
 def test_what_a_release_cannot_honour_is_said_before_a_build(standin, session) -> None:
     standin("11.4.0")
     failed = failure(session(weak=True), FP16)
-    assert failed.title.startswith("--weak ") and "11.4.0" in failed.cause and failed.exit_code == 2
+    assert failed.error.title.startswith("--weak ") and "11.4.0" in failed.error.cause and failed.error.exit_code == 2
 
 
 @pytest.mark.parametrize(("release", "fault"), [("8.6.1", "tensorrt 8.6.1 has no STRIP_PLAN"), ("10.16.1", "")])
@@ -312,7 +317,7 @@ def test_an_option_that_only_production_gets_is_refused_as_in_production(standin
     assert built(session(), FP16).config == FP16
     stripped = session(production=BuilderOptions(strip_plan=True))
     if fault:
-        assert failure(stripped, FP16).title == fault
+        assert failure(stripped, FP16).error.title == fault
     else:
         assert built(stripped, FP16).result.accuracy is not None
 
@@ -353,7 +358,7 @@ def test_auto_falls_back_to_onnx_runtime_and_says_why(standin, session, release,
 def test_a_backend_that_was_named_and_does_not_work_is_an_error(standin, session) -> None:
     standin("10.16.1", STANDIN_FAULT="no gpu")
     driven = session(backend="tensorrt")
-    assert driven.error.exit_code == 3 and "no GPU" in driven.error.title
+    assert driven.error.error.exit_code == 3 and "no GPU" in driven.error.error.title
 
 
 def test_the_profile_is_that_of_the_data_where_none_is_given(standin, session, tmp_path) -> None:
@@ -376,7 +381,7 @@ def test_engines_are_judged_at_other_shapes_on_request(standin, session, tmp_pat
 
 def test_other_shapes_need_a_profile(tmp_path) -> None:
     failed = DrivenWorker(tmp_path).answer(rq.OpenNetwork(replace(save_mlp(tmp_path), judge_at=("max",))))[-1]
-    assert "no max shape" in failed.title and "--shapes" in failed.next_step
+    assert "no max shape" in failed.error.title and "--shapes" in failed.error.next_step
 
 
 @pytest.mark.parametrize(

@@ -680,7 +680,7 @@ def test_a_defect_ends_the_job_and_not_the_worker(opened, monkeypatch):
     worker = opened()
     monkeypatch.setattr(calibration, "collect_tensor_stats", lambda *args, **kwargs: 1 / 0)
     events = worker.answer(rq.MeasureTensorStats(worker.network.groups[0].name))
-    assert isinstance(events[-1], ev.JobFailed) and "ZeroDivisionError" in events[-1].title
+    assert isinstance(events[-1], ev.JobFailed) and "ZeroDivisionError" in events[-1].error.title
     assert "Traceback" in events[-1].detail
     assert ends(worker.answer(rq.MeasureWhatIf(INT8)), worker.last) == [ev.JobDone]
 
@@ -688,8 +688,8 @@ def test_a_defect_ends_the_job_and_not_the_worker(opened, monkeypatch):
 def test_what_stood_in_the_way_of_opening_is_said_again(tmp_path):
     worker = DrivenWorker(tmp_path)
     failed = worker.answer(rq.OpenNetwork(Options(str(tmp_path / "none.onnx"))))[-1]
-    assert isinstance(failed, ev.JobFailed) and "none.onnx" in failed.title
-    assert worker.answer(rq.MeasureWhatIf(INT8))[-1].title == failed.title
+    assert isinstance(failed, ev.JobFailed) and "none.onnx" in failed.error.title
+    assert worker.answer(rq.MeasureWhatIf(INT8))[-1].error.title == failed.error.title
 
 
 def figures(events):

@@ -19,6 +19,7 @@ from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.errors import FileReplacedError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 
@@ -84,7 +85,7 @@ def test_a_command_ends_where_a_file_was_replaced(driven, tmp_path):
     retrain(options)
     session.request_comparison()
     session.until_idle()
-    assert isinstance(session.error, ev.FilesReplaced) and "mlp.onnx" in session.error.title
+    assert isinstance(session.error.error, FileReplacedError) and "mlp.onnx" in session.error.error.title
     assert session.get_run_results("int8").accuracy is None
 
 
@@ -96,7 +97,7 @@ def test_another_network_in_its_place_is_refused_and_the_figures_stay(driven, tm
     for _ in range(2):
         session.request_comparison()
         session.until_idle()
-        assert "another network" in session.error.title
+        assert "another network" in session.error.error.title
         assert session.get_run_results("int8").accuracy is before
 
 
@@ -115,7 +116,10 @@ def test_an_export_takes_no_ranges_of_other_weights(driven, tmp_path):
     session = driven(options)
     retrain(options)
     session.written("onnx", tmp_path / "out.onnx")
-    assert any(isinstance(event, ev.FilesReplaced) for event in session.seen) and not (tmp_path / "out.onnx").exists()
+    assert (
+        any(isinstance(getattr(event, "error", None), FileReplacedError) for event in session.seen)
+        and not (tmp_path / "out.onnx").exists()
+    )
     assert str(tmp_path / "out.onnx") in session.written("onnx", tmp_path / "out.onnx")
 
 
@@ -146,7 +150,7 @@ def test_weights_beside_the_network_are_watched_too(tmp_path):
     data[3] ^= 1
     (tmp_path / "w.bin").write_bytes(data)
     ended = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))[-1]
-    assert isinstance(ended, ev.FilesReplaced) and ended.files == ("w.bin",)
+    assert isinstance(ended.error, FileReplacedError) and ended.error.files == ("w.bin",)
 
 
 def test_a_replacement_in_the_middle_of_a_job_ends_it(tmp_path, monkeypatch):
@@ -156,7 +160,7 @@ def test_a_replacement_in_the_middle_of_a_job_ends_it(tmp_path, monkeypatch):
     worker.answer(rq.OpenNetwork(options))
     worker.wire.on_event = lambda event: retrain(options) if isinstance(event, ev.AccuracyMeasured) else None
     events = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))
-    assert isinstance(events[-1], ev.FilesReplaced)
+    assert isinstance(events[-1].error, FileReplacedError)
     assert sum(isinstance(event, ev.AccuracyMeasured) for event in events) == 1
 
 
@@ -184,7 +188,7 @@ def test_what_a_metric_imports_belongs_to_it(tmp_path):
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     (tmp_path / "helper.py").write_text("VALUE = 0.75 \n")
     ended = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))[-1]
-    assert isinstance(ended, ev.FilesReplaced) and ended.files == ("helper.py",)
+    assert isinstance(ended.error, FileReplacedError) and ended.error.files == ("helper.py",)
     assert metric_of(worker, options) == 0.75, "imported anew, and not taken from what was kept"
 
 
@@ -212,7 +216,7 @@ def test_what_a_metric_reads_belongs_to_it(tmp_path, early):
     assert {file.name for file in list_script_files(folder / "metric.py")} == {"metric.py", "truth.npz"}
     np.savez(tmp_path / "truth.npz", value=0.75)
     ended = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))[-1]
-    assert isinstance(ended, ev.FilesReplaced) and ended.files == ("truth.npz",)
+    assert isinstance(ended.error, FileReplacedError) and ended.error.files == ("truth.npz",)
     assert metric_of(worker, options) == 0.75, "read anew, and not taken from what was kept"
 
 
@@ -247,5 +251,5 @@ def test_no_file_is_written_of_a_network_that_was_replaced_meanwhile(tmp_path):
         rq.WriteEngine(str(tmp_path / "out.engine"), INT8, config_calibration=Calibration()),
         rq.ExportConfig(str(tmp_path / "out.onnx"), INT8, "onnx", config_calibration=Calibration()),
     ):
-        assert isinstance(worker.answer(request)[-1], ev.FilesReplaced)
+        assert isinstance(worker.answer(request)[-1].error, FileReplacedError)
     assert not list(tmp_path.glob("out.*"))

@@ -236,7 +236,7 @@ def test_kept_layers_and_ranges_are_heeded(opened):
 def test_a_search_that_makes_no_sense_is_refused(opened, changed, title):
     worker = opened()
     events = worker.answer(replace(GOAL, **changed))
-    assert isinstance(events[-1], ev.JobFailed) and title in events[-1].title, events[-1]
+    assert isinstance(events[-1], ev.JobFailed) and title in events[-1].error.title, events[-1]
     assert not of(events, ev.SearchEnded)
 
 
@@ -723,7 +723,7 @@ def test_int8_that_passes_simulated_and_fails_as_built_is_searched(with_builder)
 
 def test_a_latency_budget_is_estimated_from_two_engines_and_kept(with_builder, opened):
     failed = of(with_builder(0.0).answer(replace(GOAL, max_latency=1.5, max_builds=1)), ev.JobFailed)
-    assert "needs engines" in failed[0].title
+    assert "needs engines" in failed[0].error.title
     total = len(opened().network.groups)
     worker = with_builder(0.0, latency=lambda config: 1.0 + len(config.precision_moves) / total)
     free = found(worker.answer(GOAL))

@@ -19,6 +19,7 @@ from trt_tui.core.data.input_files import FileStamps, cached_file_sha256, is_sta
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.errors import FileReplacedError
 from trt_tui.files.reading import sampled_file_sha256
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -138,7 +139,7 @@ def test_whatever_is_replaced_in_place_while_it_is_open_ends_the_job_and_is_meas
         before = of(worker.answer(rq.MeasureWhatIf(INT8)), ev.AccuracyMeasured)[-1].accuracy
         put_in_place(tmp_path / name, change(tmp_path / name))
         ended = worker.answer(rq.MeasureWhatIf(INT8))[-1]
-        assert isinstance(ended, ev.FilesReplaced) and ended.files == (name,)
+        assert isinstance(ended.error, FileReplacedError) and ended.error.files == (name,)
         assert measured(tmp_path / "cache", options) == measured(tmp_path / f"without {name}", options) != before, name
 
 
@@ -152,7 +153,7 @@ def test_nothing_is_stored_of_a_file_that_was_replaced_while_it_was_measured(tmp
         if isinstance(event, ev.JobStarted)
         else None
     )
-    assert isinstance(worker.answer(rq.MeasureWhatIf(INT8))[-1], ev.FilesReplaced)
+    assert isinstance(worker.answer(rq.MeasureWhatIf(INT8))[-1].error, FileReplacedError)
     assert measured(tmp_path / "cache", options) == measured(tmp_path / "empty", options)
 
 

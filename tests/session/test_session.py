@@ -530,7 +530,7 @@ def test_a_config_that_cannot_be_read_is_an_error_and_the_network_is_compared(se
     driven = session(config_path=str(path))
     driven.start()
     driven.until_idle()
-    assert "precision.json" in driven.error.title
+    assert "precision.json" in driven.error.error.title
     assert driven.config == INT8 and driven.get_run_results("int8").has_all_group_errors
 
 
@@ -547,7 +547,7 @@ def test_exports_are_whole_and_say_where_they_are(session, tmp_path):
         driven.error = None
         driven.export_config("polygraphy", tmp_path / ("n" * length))
         driven.until_idle()
-        assert "too long" in driven.error.cause and "shorter name" in driven.error.next_step
+        assert "too long" in driven.error.error.cause and "shorter name" in driven.error.error.next_step
         assert sorted(tmp_path.iterdir()) == there
 
 
@@ -586,7 +586,7 @@ def test_only_a_metric_of_all_samples_tells_which_parts_exist(session):
         assert (driven.error is not None) is final
         if not final:
             driven.set_target("metric[f1/8]>=0.4")
-    assert "no part f1/8" in driven.error.title
+    assert "no part f1/8" in driven.error.error.title
 
 
 SOURCES = "+CUBLAS", "-CUBLAS_LT", "-CUDNN", "+EDGE_MASK_CONVOLUTIONS", "+JIT_CONVOLUTIONS"

@@ -9,6 +9,7 @@ import textual._time
 
 from tests.fuzz import keys as fuzz
 from tests.screen import key_event, opened, taken_in
+from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.tui.screens.dialogs import ErrorDialog, Prompt
 
@@ -50,7 +51,7 @@ async def test_keys_after_the_one_that_quits_go_nowhere(tmp_path):
         burst(app, "q", "space", "g", "t", "enter", "e")
         while not app._exit:
             await asyncio.sleep(0.01)
-        app.post_session_event(ev.JobFailed(1, "too late"))
+        app.post_session_event(ev.JobFailed(1, TrtTuiError("too late")))
     assert app._exception is None and app.return_code == 0
 
 

@@ -8,6 +8,7 @@ from tests.screen import answered, opened, press, settle, status, verdict
 from trt_tui.core.measure.results import ExportedRun, RunKind
 from trt_tui.core.moves.config import find_network_range_method
 from trt_tui.core.precision import Precision
+from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui.screens.dialogs import ErrorDialog, KeyHints, Picker
@@ -53,7 +54,7 @@ async def test_no_job_moves_what_has_the_focus(tmp_path):
             assert place(app) == before and session.method_comparison is not None, where
             assert session.last_built_config == first != session.config and (tmp_path / f"{where}.json").exists()
             for event in (
-                ev.JobFailed(99, "out of memory", "it is full", "Free some."),
+                ev.JobFailed(99, TrtTuiError("out of memory", "it is full", "Free some.")),
                 ev.ChildProcessDied(99, -9, "Killed"),
                 ev.JobCancelled(99),
             ):
@@ -92,7 +93,7 @@ async def test_keys_typed_while_methods_are_compared_choose_no_method(tmp_path):
 async def test_a_failure_waits_until_it_is_asked_for_or_closed(tmp_path):
     async with opened(tmp_path, network="tiny_resnet") as (app, main, pilot):
         for closing in ("o", "escape"):
-            app.post_session_event(ev.JobFailed(99, "out of memory", "it is full", "Free some."))
+            app.post_session_event(ev.JobFailed(99, TrtTuiError("out of memory", "it is full", "Free some.")))
             await settle(pilot)
             await press(pilot, "down")
             assert "out of memory: o shows why" in status(main)

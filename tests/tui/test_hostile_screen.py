@@ -12,6 +12,7 @@ from textual.widgets import Static
 from tests.cli.test_hostile_names import CLIPBOARD, NAMES, TITLE, hostile_mlp, is_clean
 from tests.local import H200, NullSession
 from tests.screen import LARGE, SMALL, answered, opened, settle
+from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
@@ -90,7 +91,7 @@ async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, 
             "y",
         ):
             await look(*keys.split())
-        app.post_session_event(ev.JobFailed(1, f"title {NAMES[0]}", "\n".join(NAMES), NAMES[3]))
+        app.post_session_event(ev.JobFailed(1, TrtTuiError(f"title {NAMES[0]}", "\n".join(NAMES), NAMES[3])))
         await settle(pilot)
         await look()
         await look("o")

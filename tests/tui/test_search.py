@@ -18,6 +18,7 @@ from trt_tui.core.measure.target import HeldOutResult, HeldOutValue, Outcome, Ta
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS, SearchOutcome
+from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -147,7 +148,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         header = next(place for place, line in enumerate(log) if "similarity" in line)
         table = log[header + 1 : header + 1 + len(rows)]
         assert [int(line.split()[0]) for line in table] == list(range(len(rows)))
-        app.post_session_event(ev.JobFailed(99, "no metric", "none was named", "Name one."))
+        app.post_session_event(ev.JobFailed(99, TrtTuiError("no metric", "none was named", "Name one.")))
         await settle(pilot)
         assert app.screen is main and not lacking(status(main), "no metric", "o shows")
         await press(pilot, "o")

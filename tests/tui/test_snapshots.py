@@ -19,6 +19,7 @@ from tests.local import H200, NO_GPU, QKV, Clock
 from tests.screen import LARGE, SMALL, answered, make_app, screen_text, settle, taken_in
 from tests.test_golden import WRITE
 from trt_tui.core.precision import Precision
+from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import comparison, engine_build
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -43,9 +44,11 @@ FAILING = replace(
 EVENTS = {
     "error-small": ev.JobFailed(
         0,
-        "vit.onnx is not an ONNX file",
-        "It begins with <html>.",
-        "Download it again: a web page was saved in its place.",
+        TrtTuiError(
+            "vit.onnx is not an ONNX file",
+            "It begins with <html>.",
+            "Download it again: a web page was saved in its place.",
+        ),
     ),
     "building-small": ev.JobProgress(0, "building: Timing tactics", 34, 128, 61.0),
 }

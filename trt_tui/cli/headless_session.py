@@ -15,13 +15,12 @@ from typing import Any, TypeVar
 
 from trt_tui.cli.interrupts import defer_interrupts
 from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.engines.fallback_ladder import NoEngineError
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import build_reduced_start_config, lowest_precision_config
-from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
+from trt_tui.errors import CancelledError, FileReplacedError, TrtTuiError
 from trt_tui.formatting import duration_text, escape_hidden_characters, take_first_cells
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -238,7 +237,7 @@ def measure_comparison(
             try:
                 session.wait_for_jobs()
             except TrtTuiError as error:
-                if isinstance(error, CancelledError) or isinstance(session.error, ev.FilesReplaced):
+                if isinstance(error, CancelledError | FileReplacedError):
                     raise
                 session.store_build_failure(config, error)
         for config in () if errors_only else run_configs:
@@ -388,7 +387,7 @@ def _tolerate_missing_causes(session: HeadlessSession) -> Iterator[None]:
     try:
         yield
     except TrtTuiError as error:
-        if isinstance(error, CancelledError) or isinstance(session.error, ev.FilesReplaced | ev.ChildProcessDied):
+        if isinstance(error, CancelledError | FileReplacedError) or isinstance(session.error, ev.ChildProcessDied):
             raise
         session.error = None
         session.wait_for_jobs()
@@ -430,16 +429,9 @@ def _printed_log_text(session: Session, message: ev.LogMessage) -> str:
 
 
 def job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiError:
-    if isinstance(failure, ev.ChildProcessDied):
-        return TrtTuiError(
-            "the background process ended", f"{failure.reason}\n{failure.log}".strip(), failure.next_step
-        )
-    error_type = NoEngineError if failure.attempts else TrtTuiError
-    exception = error_type(failure.title, failure.cause, failure.next_step)
-    exception.exit_code = ExitCode(failure.exit_code)
-    if isinstance(exception, NoEngineError):
-        exception.attempts = failure.attempts
-    return exception
+    if isinstance(failure, ev.JobFailed):
+        return failure.error
+    return TrtTuiError("the background process ended", f"{failure.reason}\n{failure.log}".strip(), failure.next_step)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.runner import FixedShape
-from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
+from trt_tui.errors import BackendUnavailableError, CancelledError, FileReplacedError, TrtTuiError
 from trt_tui.files.reading import file_sha256
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -33,7 +33,7 @@ from trt_tui.jobs.calibration import collect_ranges_for_export
 from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
 from trt_tui.jobs.scheduler import JobReporter, Steps, Urgency, WaitStep, start_thread
 from trt_tui.jobs.store import FileCache, ResultStore
-from trt_tui.workspace import FileReplacedError, Workspace, find_shape_profile
+from trt_tui.workspace import Workspace, find_shape_profile
 
 BACKGROUND_NICENESS = 5
 """The niceness of the preview process if other work has priority. The process is paused while a user waits for a job.

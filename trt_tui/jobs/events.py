@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.batches import ShapeRange
 from trt_tui.core.data.input_files import Fingerprint
-from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.guards.guards import GuardFacts
@@ -38,6 +37,7 @@ from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.core.search import Evaluation, SearchResult, Trial, ZeroCostEffort
+from trt_tui.errors import TrtTuiError
 
 
 @dataclass(frozen=True)
@@ -518,26 +518,10 @@ class JobFailed(Event):
 
     Attributes:
         detail: The traceback, for the log, if the error is a bug; "" if not.
-        attempts: The failed build attempts, if a builder refused the build.
     """
 
-    title: str
-    cause: str = ""
-    next_step: str = ""
-    exit_code: int = 2
+    error: TrtTuiError
     detail: str = ""
-    attempts: tuple[BuildAttempt, ...] = ()
-
-
-@dataclass(frozen=True)
-class FilesReplaced(JobFailed):
-    """The event that is sent when a job has failed because opened files were replaced.
-
-    Attributes:
-        files: The names of the replaced files, which must be opened again.
-    """
-
-    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

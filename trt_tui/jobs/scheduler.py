@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from trt_tui.core.engines.fallback_ladder import NoEngineError
 from trt_tui.core.execution import Executor, LocalExecutor, Waitable, map_generator_items
 from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.results import Accuracy, K, ResultKind, V
@@ -24,7 +23,7 @@ from trt_tui.errors import CancelledError, TrtTuiError, convert_memory_error, co
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.requests import Urgency as Urgency
-from trt_tui.workspace import FileReplacedError, Workspace
+from trt_tui.workspace import Workspace
 
 T = TypeVar("T")
 
@@ -307,8 +306,6 @@ def _is_wait_over(wait: WaitStep) -> bool:
 
 def _make_failed_event(job: int, error: BaseException) -> ev.JobFailed:
     """Returns the event that reports an error. The traceback of an unexpected error is printed to the log."""
-    if isinstance(error, FileReplacedError):
-        return ev.FilesReplaced(job, error.title, error.cause, error.next_step, int(error.exit_code), files=error.files)
     if not isinstance(error, TrtTuiError):
         traceback.print_exc()
     if isinstance(error, MemoryError):
@@ -316,15 +313,13 @@ def _make_failed_event(job: int, error: BaseException) -> ev.JobFailed:
     elif isinstance(error, OSError):
         error = convert_os_error(error)
     if isinstance(error, TrtTuiError):
-        attempts = error.attempts if isinstance(error, NoEngineError) else ()
-        return ev.JobFailed(job, error.title, error.cause, error.next_step, int(error.exit_code), attempts=attempts)
-    return ev.JobFailed(
-        job,
+        return ev.JobFailed(job, error)
+    defect = TrtTuiError(
         f"unexpected {type(error).__name__}",
         exception_text(error),
         "This is a defect of trt-tui; the log has the traceback.",
-        detail=traceback.format_exc(),
     )
+    return ev.JobFailed(job, defect, traceback.format_exc())
 
 
 def run_to_last_value(partials: Iterable[PartialResult[T] | Waitable], phase: str = "") -> ProgressSteps[T]:

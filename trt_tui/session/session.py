@@ -45,7 +45,7 @@ from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
-from trt_tui.errors import InputError, NotReadyError, TrtTuiError
+from trt_tui.errors import FileReplacedError, InputError, NotReadyError, TrtTuiError
 from trt_tui.formatting import builder_title, counted_noun_text, duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -194,7 +194,7 @@ class Session(SessionState):
         try:
             self._apply(event)
         except TrtTuiError as error:
-            self.show_error(ev.JobFailed(event.job, error.title, error.cause, error.next_step, int(error.exit_code)))
+            self.show_error(ev.JobFailed(event.job, error))
 
     def stop_jobs(self, jobs: Collection[int] | None = None, is_urgent: bool = True) -> None:
         """Stops jobs of the background process. If a job does not stop within 2 s, the process is killed.
@@ -353,16 +353,6 @@ class Session(SessionState):
         self.save_session()
 
     # -- replaced files -------------------------------------------------------------------------------------------
-
-    @_apply.register
-    def _reopen_replaced_files(self, event: ev.FilesReplaced) -> None:
-        """Reopens input files that were replaced on disk. A command ends with an error instead."""
-        self._end_job(event, FAILED)
-        if not self.automatic:
-            self.show_error(event)
-        elif not self.pending_requests.has_request(rq.OpenNetwork):
-            self._replaced_files = event.files
-            self.send_request(rq.OpenNetwork(self.options, structure_hash=self.opened_network.outline.structure_sha256))
 
     def _drop_stale_results(self) -> None:
         """Drops all results, because input files have been replaced. The changes of the user stay."""
@@ -580,7 +570,14 @@ class Session(SessionState):
 
     @_apply.register
     def _apply_job_failure(self, event: ev.JobFailed) -> None:
+        """Shows an error. Input files that were replaced on disk are opened again, except in a command."""
         request = self._end_job(event, FAILED)
+        if self.automatic and isinstance(event.error, FileReplacedError):
+            if not self.pending_requests.has_request(rq.OpenNetwork):
+                self._replaced_files = event.error.files
+                structure_hash = self.opened_network.outline.structure_sha256
+                self.send_request(rq.OpenNetwork(self.options, structure_hash=structure_hash))
+            return
         self.show_error(event)
         # The config file is read after the network is open. If that fails, the network is compared nevertheless.
         if isinstance(request, rq.OpenNetwork) and request.config and self.automatic and self.source is not None:

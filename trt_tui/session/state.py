@@ -293,7 +293,7 @@ class SessionState:
     def show_error(self, failure: ev.JobFailed) -> None:
         """Shows an error on the screen and adds it to the log."""
         self.error = failure
-        self.log.append(f"{failure.title}: {failure.cause}")
+        self.log.append(f"{failure.error.title}: {failure.error.cause}")
         self.log.extend(failure.detail.splitlines())
 
     # -- configs and results --------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         """Saves the session, ends the background process and exits."""
         self._end_session()
         failure = self.main_screen.status.failure
-        self.exit(return_code=failure.exit_code if isinstance(failure, ev.JobFailed) else 0)
+        self.exit(return_code=int(failure.error.exit_code) if isinstance(failure, ev.JobFailed) else 0)
 
     async def action_quit(self) -> None:
         """Implements Textual's action of the same name. The session is saved before the app exits."""

@@ -423,7 +423,10 @@ def test_the_job_sends_the_config_with_the_accuracy_of_both(worker, standin_prev
 def test_the_job_says_why_it_cannot_preview(worker, standin_previews, monkeypatch) -> None:
     opened_worker, asked = worker("odd"), standin_previews("odd")
     monkeypatch.setattr(comparison, "preview_mismatch_reason", lambda workspace: "weakly typed")
-    assert of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0].cause == "weakly typed" and not asked
+    assert (
+        of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0].error.cause == "weakly typed"
+        and not asked
+    )
     monkeypatch.setattr(comparison, "preview_mismatch_reason", lambda workspace: "")
 
     def refused(self, config):
@@ -436,10 +439,10 @@ def test_the_job_says_why_it_cannot_preview(worker, standin_previews, monkeypatc
         lambda self, *more: setattr(self, "preview_config", lambda config: refused(self, config)),
     )
     failed = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0]
-    assert (failed.cause, failed.next_step) == ("no tactic: for conv1", "Do this.")
+    assert (failed.error.cause, failed.error.next_step) == ("no tactic: for conv1", "Do this.")
     monkeypatch.setattr(comparison, "is_tensorrt_rtx_installed", lambda: False)
     failed = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0]
-    assert "TensorRT-RTX" in failed.title and "pip install" in failed.next_step
+    assert "TensorRT-RTX" in failed.error.title and "pip install" in failed.error.next_step
 
 
 def goal_of(opened_worker: DrivenWorker, gain_db: float, config=ALL_INT8, **more) -> rq.FindMixedPrecisionConfig:

@@ -197,7 +197,11 @@ def test_a_library_of_operators_brings_them_to_the_simulation(tmp_path):
     ]
     assert measured.outputs.keys() == {"y"} and 10 < measured.worst_output[1].errors.sqnr_db < 60
     failed = worker.answer(rq.OpenNetwork(replace(middle(tmp_path / "other.onnx"), ort_ops=(path,))))[-1]
-    assert isinstance(failed, ev.JobFailed) and "custom (Twice)" in failed.title and "--ort-ops" in failed.next_step
+    assert (
+        isinstance(failed, ev.JobFailed)
+        and "custom (Twice)" in failed.error.title
+        and "--ort-ops" in failed.error.next_step
+    )
 
 
 @pytest.mark.parametrize("content", [b"no library", None])
@@ -208,11 +212,11 @@ def test_what_is_no_library_is_refused_by_its_option(tmp_path, content):
     failed = DrivenWorker(tmp_path).answer(
         rq.OpenNetwork(replace(middle(tmp_path / "mid.onnx"), ort_ops=(str(path),)))
     )[-1]
-    assert isinstance(failed, ev.JobFailed) and failed.exit_code == 2 and "lib.so" in failed.title
+    assert isinstance(failed, ev.JobFailed) and failed.error.exit_code == 2 and "lib.so" in failed.error.title
     with pytest.raises(InputError, match="lib.so") as refused:
         load_plugins(SimpleNamespace(get_plugin_registry=lambda: None), "tensorrt 11.4", [str(path)])
     if content is not None:
-        assert f"--ort-ops {path} does not load" in failed.title and f"--plugins {path}" in refused.value.title
+        assert f"--ort-ops {path} does not load" in failed.error.title and f"--plugins {path}" in refused.value.title
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc to compile a library with")

@@ -29,9 +29,9 @@ class JobController(Presenter):
 
     def show_failed_job(self, event: ev.JobFailed) -> None:
         if (dialog := find_export_dialog_of_job(self.app.screen_stack, event.job)) is not None:
-            dialog.show_failure(event.title, event.cause, event.next_step)
-        else:
-            self._set_unread_failure(event, TrtTuiError(event.title, event.cause, event.next_step))
+            dialog.show_failure(event.error.title, event.error.cause, event.error.next_step)
+        elif self.session.error is event:  # replaced files are opened again instead
+            self._set_unread_failure(event, event.error)
 
     def show_child_process_exit(self, event: ev.ChildProcessDied) -> None:
         for job in range(event.job + 1):

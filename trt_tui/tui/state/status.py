@@ -539,7 +539,8 @@ class StatusLines:
         if self.failure is None:
             return [[], [(f"   opening {model_path} …", "dim")]]
         if isinstance(self.failure, ev.JobFailed):
-            title, *texts = self.failure.title, self.failure.cause, self.failure.next_step, f"{shown_key('quit')} quits"
+            error = self.failure.error
+            title, *texts = error.title, error.cause, error.next_step, f"{shown_key('quit')} quits"
         else:
             ended_text = "The background process ended while the network was being opened"
             title = f"{STOPPED_OPENING_TEXT if isinstance(self.failure, ev.JobCancelled) else ended_text}."
