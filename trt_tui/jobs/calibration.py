@@ -560,19 +560,24 @@ def measure_ranges_by_method(
     tensor_stats: dict[str, TensorStats] = workspace.statistics
     if in_separate_pass:
         tensor_stats = workspace.separate_pass_values.setdefault(("statistics", *tensors), {})
-    missing = [tensor for tensor in tensors if tensor not in tensor_stats]
-    if missing:
+    _measure_missing_statistics(workspace, reporter, tensors, tensor_stats, "other ranges")
+    return {tensor: tensor_stats[tensor].amax_by_range_method(precision) for tensor, precision in tensors.items()}
+
+
+def _measure_missing_statistics(
+    workspace: Workspace, reporter: JobReporter, tensors: Iterable[str], known: dict[str, TensorStats], phase: str
+) -> None:
+    """Adds the statistics of some tensors to the known ones."""
+    if missing := [tensor for tensor in tensors if tensor not in known]:
         executor = get_executor(workspace, reporter)
-        stats = collect_tensor_stats(
+        known |= collect_tensor_stats(
             workspace.network.model,
             missing,
             workspace.calibration_samples,
             workspace.backend,
-            progress=reporter.make_progress_callback("other ranges", is_preemptible=True, executor=executor),
+            progress=reporter.make_progress_callback(phase, is_preemptible=True, executor=executor),
             executor=executor,
         )
-        tensor_stats.update(stats)
-    return {tensor: tensor_stats[tensor].amax_by_range_method(precision) for tensor, precision in tensors.items()}
 
 
 def run_set_ranges_job(
@@ -600,20 +605,8 @@ def run_set_ranges_job(
                 "range of fewer tensors behind that of more.",
                 "warning",
             )
-    unmeasured = [
-        tensor
-        for tensor, (_, text) in ranges.items()
-        if parse_amax(text) is None and tensor not in workspace.statistics
-    ]
-    if unmeasured:
-        stats = collect_tensor_stats(
-            network.model,
-            unmeasured,
-            workspace.calibration_samples,
-            workspace.backend,
-            progress=reporter.make_progress_callback("activation statistics", is_preemptible=True),
-        )
-        workspace.statistics.update(stats)
+    measured = (tensor for tensor, (_, text) in ranges.items() if parse_amax(text) is None)
+    _measure_missing_statistics(workspace, reporter, measured, workspace.statistics, "activation statistics")
     quantized_types = {
         site.tensor: QUANTIZED_TYPES.get(config.precision_of(group), INT8)
         for group in network.groups
