@@ -1098,13 +1098,13 @@ class OverflowEffectMeasurement:
             self.unload_session()
             self._references.clear()
             self._load_session(sites | self._gates.keys())
-        if self._runner is None:
+        if (runner := self._runner) is None:
             return False
         feed = self._context.samples.read_feed(feed_index)
-        if feed_index not in self._references:
-            self._references.put_tensors(feed_index, self._runner.run({**feed, **self._make_gate_feed(frozenset())}))
-        reference = self._references.get_tensors(feed_index)
-        outputs = self._runner.run({**feed, **self._make_gate_feed(sites)})
+        reference = self._references.get_or_load(
+            feed_index, lambda _: runner.run({**feed, **self._make_gate_feed(frozenset())})
+        )
+        outputs = runner.run({**feed, **self._make_gate_feed(sites)})
         judged = [(output, self._output_names[output.tensor]) for output in self._context.judged_outputs]
         pairs = [
             tuple(take_judged_slice(arrays[name], output) for arrays in (outputs, reference)) for output, name in judged

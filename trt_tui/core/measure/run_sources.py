@@ -40,9 +40,20 @@ FEED_CACHE_BYTES = 1 << 30
 
 
 class TensorCache:
-    """A cache of tensors by feed, in memory up to `TENSOR_CACHE_BYTES` and then in a temporary file."""
+    """A cache of tensors by feed, in memory up to a maximum size and then in a temporary file.
 
-    def __init__(self) -> None:
+    Tensors in memory are the same arrays each time. A device keeps the arrays that it received before.
+
+    Args:
+        memory_bytes: The maximum size in memory; `TENSOR_CACHE_BYTES` by default.
+        uses_file: False to keep no tensors beyond the maximum size.
+    """
+
+    def __init__(self, memory_bytes: int | None = None, uses_file: bool = True) -> None:
+        self._max_bytes, self._uses_file = TENSOR_CACHE_BYTES if memory_bytes is None else memory_bytes, uses_file
+        self.clear()
+
+    def clear(self) -> None:
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
         self._spooled: dict[int, dict[str, StoredArray]] = {}
         self._spool: ArraySpool | None = None
@@ -58,51 +69,26 @@ class TensorCache:
             InputError: the disk has too little space for them.
         """
         size = sum(array.nbytes for array in arrays.values())
-        if self._memory_bytes + size <= TENSOR_CACHE_BYTES:
+        if self._memory_bytes + size <= self._max_bytes:
             self._arrays[feed_index] = dict(arrays)
             self._memory_bytes += size
-            return
-        spool = self._spool = self._spool or ArraySpool()
-        self._spooled[feed_index] = {name: spool.append_array(array) for name, array in arrays.items()}
+        elif self._uses_file:
+            spool = self._spool = self._spool or ArraySpool()
+            self._spooled[feed_index] = {name: spool.append_array(array) for name, array in arrays.items()}
 
     def get_tensors(self, feed_index: int) -> dict[str, np.ndarray]:
-        """Returns the tensors of a feed. Tensors in memory are the same arrays each time."""
+        """Returns the stored tensors of a feed."""
         if feed_index in self._arrays:
             return self._arrays[feed_index]
         return {name: stored.load() for name, stored in self._spooled[feed_index].items()}
 
-    def clear(self) -> None:
-        self._arrays.clear()
-        self._spooled.clear()
-        self._spool, self._memory_bytes = None, 0
-
-
-class FeedCache:
-    """A cache of feeds (input batches) for a device, so that the device receives the same arrays each time.
-
-    A device keeps the arrays that it received before, so it receives the same arrays again. Nothing is cached without a
-    device.
-    """
-
-    def __init__(self, samples: Samples, has_device: bool) -> None:
-        self._samples = samples
-        self._free_bytes = FEED_CACHE_BYTES if has_device else 0
-        self._cached_feeds: dict[int, dict[str, np.ndarray]] = {}
-
-    def get_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """Returns a feed by index, the same arrays each time if it is cached.
-
-        Raises:
-            InputError: the data cannot be read.
-        """
-        if feed_index in self._cached_feeds:
-            return self._cached_feeds[feed_index]
-        feed = self._samples.read_feed(feed_index)
-        size = sum(array.nbytes for array in feed.values())
-        if size <= self._free_bytes:
-            self._cached_feeds[feed_index] = feed
-            self._free_bytes -= size
-        return feed
+    def get_or_load(self, feed_index: int, load: Callable[[int], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Returns the tensors of a feed, which a function loads and this cache stores if they are not stored yet."""
+        if feed_index in self:
+            return self.get_tensors(feed_index)
+        arrays = load(feed_index)
+        self.put_tensors(feed_index, arrays)
+        return arrays
 
 
 class RunSource(ABC):

@@ -58,7 +58,7 @@ from trt_tui.core.measure.judged_outputs import (
 )
 from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
 from trt_tui.core.measure.results import DECISIVE_SAMPLES, Accuracy, Caveat
-from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, TensorCache
+from trt_tui.core.measure.run_sources import FEED_CACHE_BYTES, IndexedRunSource, TensorCache
 from trt_tui.core.measure.simulation_limits import (
     FailedRunOutputs,
     is_entirely_fp32,
@@ -459,7 +459,7 @@ class Simulation(ClosingContext):
         self._reference_slices: dict[tuple[int, str], np.ndarray] = {}
         self._reference_row_sums: dict[tuple[int, str], np.ndarray] = {}
         self._dependences: dict[tuple[int, ...], SampleDependence] = {}
-        self._feed_cache = FeedCache(self.samples, self.backend.capabilities.has_device)
+        self._feed_cache = TensorCache(FEED_CACHE_BYTES if self.backend.capabilities.has_device else 0, uses_file=False)
         self._fp32_cache, self._reference_cache = TensorCache(), TensorCache()
 
     def close(self) -> None:
@@ -658,7 +658,7 @@ class Simulation(ClosingContext):
         compares_in_graph: bool,
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Executes one feed, and returns one item of `execute_feeds`."""
-        feed, tensors = {**self._feed_cache.get_feed(feed_index), **config_feed}, self.fetched_tensors
+        feed, tensors = {**self._read_feed(feed_index), **config_feed}, self.fetched_tensors
         compared_outputs = gated_graph.compared_outputs if compares_in_graph else {}
         if compared_outputs:
             feed.update(
@@ -683,6 +683,10 @@ class Simulation(ClosingContext):
             name: np.concatenate([entry, self._compute_reference_row_energy(feed_index, name)], 1)
             for name, entry in sums.items()
         }
+
+    def _read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
+        """Reads a feed; a device receives the same arrays each time."""
+        return self._feed_cache.get_or_load(feed_index, self.samples.read_feed)
 
     def _make_zero_filled_reference(
         self, compared_output: ComparedTensor, feed: Mapping[str, np.ndarray]
@@ -719,34 +723,30 @@ class Simulation(ClosingContext):
         Raises:
             InputError: the tensors contain NaN, or the network cannot be executed on these data.
         """
-        if self._original is not None:
-            if feed_index not in self._reference_cache:
-                original_outputs = {
-                    feed: self._original.get_reference_outputs(feed)
-                    for feed in {feed for feed, _ in self._sample_positions[feed_index]}
-                }
-                self._reference_cache.put_tensors(
-                    feed_index,
-                    {
-                        tensor: np.stack(
-                            [original_outputs[feed][tensor][row] for feed, row in self._sample_positions[feed_index]]
-                        )
-                        for tensor in self.fetched_tensors
-                    },
-                )
-            return self._reference_cache.get_tensors(feed_index)
-        if self.reference_source is None:
+        if self._original is None and self.reference_source is None:
             return self.get_fp32_outputs(feed_index)
-        if feed_index not in self._reference_cache:
-            arrays = self.reference_source.get_outputs(feed_index)
-            arrays = {tensor: arrays[tensor] for tensor in self.fetched_tensors if tensor in arrays}
-            refuse_nan_in_judged_tensors(
-                self.judged_outputs, self.samples, feed_index, arrays, self.reference_source.run.name
-            )
-            if len(arrays) < len(self.fetched_tensors):
-                arrays = self.get_fp32_outputs(feed_index) | arrays
-            self._reference_cache.put_tensors(feed_index, arrays)
-        return self._reference_cache.get_tensors(feed_index)
+        load = self._read_reference_outputs if self._original is None else self._regroup_reference_outputs
+        return self._reference_cache.get_or_load(feed_index, load)
+
+    def _regroup_reference_outputs(self, feed_index: int) -> dict[str, np.ndarray]:
+        assert self._original is not None, "only the samples of a copy are regrouped"
+        positions = self._sample_positions[feed_index]
+        original_outputs = {
+            feed: self._original.get_reference_outputs(feed) for feed in {feed for feed, _ in positions}
+        }
+        return {
+            tensor: np.stack([original_outputs[feed][tensor][row] for feed, row in positions])
+            for tensor in self.fetched_tensors
+        }
+
+    def _read_reference_outputs(self, feed_index: int) -> dict[str, np.ndarray]:
+        assert self.reference_source is not None, "else FP32 is the reference"
+        outputs = self.reference_source.get_outputs(feed_index)
+        arrays = {tensor: outputs[tensor] for tensor in self.fetched_tensors if tensor in outputs}
+        refuse_nan_in_judged_tensors(
+            self.judged_outputs, self.samples, feed_index, arrays, self.reference_source.run.name
+        )
+        return arrays if len(arrays) == len(self.fetched_tensors) else self.get_fp32_outputs(feed_index) | arrays
 
     def get_fp32_outputs(self, feed_index: int) -> dict[str, np.ndarray]:
         """Returns the judged tensors of the network in FP32 for one feed, measured only once.
@@ -773,7 +773,7 @@ class Simulation(ClosingContext):
         )
         if self.reference_source is None:
             self._refuse_nan_in_fp32_outputs(feed_index, outputs)
-        self._store_shapes_of_compared_outputs(self._feed_cache.get_feed(feed_index), outputs)
+        self._store_shapes_of_compared_outputs(self._read_feed(feed_index), outputs)
         self._fp32_cache.put_tensors(feed_index, outputs)
 
     def _refuse_nan_in_fp32_outputs(self, feed_index: int, fp32_outputs: Mapping[str, np.ndarray]) -> None:
