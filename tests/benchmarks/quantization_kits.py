@@ -352,12 +352,7 @@ def _choose_proposal(
     """The proposal of a kind with the least error on the calibration samples; the config if none reduces it."""
     from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.judged_outputs import select_judged_outputs
-    from trt_tui.core.measure.zero_cost_kinds import (
-        JudgedMeasurement,
-        ProposalContext,
-        TrialBudget,
-        add_zero_cost_moves,
-    )
+    from trt_tui.core.measure.zero_cost_kinds import ProposalContext, TrialBudget
 
     feeds = tuple(range(len(samples)))
     with Analysis(network, backend, samples, select_judged_outputs(network), boundary_type=config.other) as analysis:
@@ -382,12 +377,13 @@ def _choose_proposal(
             False,
             True,
             {},
-            JudgedMeasurement(samples, feeds, measure_errors),
+            samples,
+            feeds,
+            measure_errors,
             TrialBudget(),
             lambda title, changed, result_type, measure, subjects=(): measure(),
             lambda: None,
             lambda title: lambda done, total: None,
-            lambda config, moves: add_zero_cost_moves(config, network, moves),
         )
         proposals = list(kind.make_proposals(context))
         start = judged_error(config)

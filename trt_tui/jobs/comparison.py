@@ -47,11 +47,9 @@ from trt_tui.core.measure.simulation_limits import find_simulation_failure_reaso
 from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_KINDS,
     ConfigProposal,
-    JudgedMeasurement,
     ProposalContext,
     TrialBudget,
     ZeroCostKind,
-    add_zero_cost_moves,
 )
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove, find_next_precision, replace_file_precision_of_groups
 from trt_tui.core.network.inference import infer_shapes
@@ -1124,9 +1122,6 @@ def propose_zero_cost_moves(
         assert errors is not None, "a workspace has feeds"
         return errors
 
-    judged_measurement = JudgedMeasurement(
-        workspace.data_sets.judged_samples, tuple(workspace.find_judged_feeds(config)), measure_sample_errors
-    )
     context = ProposalContext(
         workspace.network,
         config,
@@ -1139,12 +1134,13 @@ def propose_zero_cost_moves(
         may_replace_file_precision,
         in_separate_pass,
         workspace.separate_pass_values,
-        judged_measurement,
+        workspace.data_sets.judged_samples,
+        tuple(workspace.find_judged_feeds(config)),
+        measure_sample_errors,
         budget or TrialBudget(),
         load_or_measure,
         lambda: get_executor(workspace, reporter),
         lambda title: reporter.make_progress_callback(title, is_preemptible=True),
-        lambda config, moves: add_zero_cost_moves(config, workspace.network, moves),
     )
     return [proposal for kind in kinds for proposal in kind.make_proposals(context)]
 

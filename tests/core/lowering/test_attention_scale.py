@@ -24,7 +24,6 @@ from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_MOVE_CLASSES,
     ProposalContext,
     TrialBudget,
-    add_zero_cost_moves,
 )
 from trt_tui.core.moves.config import PrecisionConfig, replace_file_precision_of_groups
 from trt_tui.core.moves.constant_moves import (
@@ -379,11 +378,12 @@ def test_proposals_name_the_place_and_none_is_made_in_fp32(opened, backend, tmp_
         False,
         {},
         None,
+        (),
+        None,
         TrialBudget(),
         None,
         lambda: None,
         lambda title: None,
-        lambda config, moves: add_zero_cost_moves(config, network, moves),
     )
     assert [proposal.label for proposal in ZERO_COST_MOVE_CLASSES[AttentionScaleMove].make_proposals(context)] == [
         "QK scale in Q",

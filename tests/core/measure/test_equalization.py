@@ -27,7 +27,6 @@ from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_MOVE_CLASSES,
-    JudgedMeasurement,
     ProposalContext,
     TrialBudget,
     add_zero_cost_moves,
@@ -85,7 +84,6 @@ def context_of(network, samples, backend, config, *, method="minmax", groups=Non
         *_, last = analysis.measure_noise_by_sample(changed, calibration.range_table, feeds)
         return last.value
 
-    judged_measurement = JudgedMeasurement(samples, tuple(range(len(samples))), judged or measure)
     return ProposalContext(
         network,
         config,
@@ -98,12 +96,13 @@ def context_of(network, samples, backend, config, *, method="minmax", groups=Non
         False,
         True,
         {},
-        judged_measurement,
+        samples,
+        tuple(range(len(samples))),
+        judged or measure,
         TrialBudget(),
         lambda title, changed, kind, find, **_: find(),
         lambda: None,
         lambda title: lambda done, total: None,
-        lambda config, moves: add_zero_cost_moves(config, network, moves),
     )
 
 
@@ -247,7 +246,7 @@ def proposal(context):
 
 
 def sqnr_db(context, config):
-    noise, signal = context.judged_measurement.measure_sample_errors(config, context.judged_measurement.feeds, None)
+    noise, signal = context.measure_sample_errors(config, context.judged_feeds, None)
     return float(-10 * np.log10((noise.sum(0) / signal.sum(0)).sum()))
 
 

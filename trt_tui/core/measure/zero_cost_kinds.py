@@ -165,22 +165,6 @@ class StoredMeasurement(Protocol):
 
 
 @dataclass(frozen=True)
-class JudgedMeasurement:
-    """The measurement of configs on the judged samples.
-
-    Attributes:
-        samples: The judged samples.
-        feeds: The feeds that values are measured on.
-        measure_sample_errors: A function that measures a config on some feeds. It returns the noise and the signal
-            energy of each sample at each judged output, float64 ``(samples, outputs)``.
-    """
-
-    samples: Samples
-    feeds: tuple[int, ...]
-    measure_sample_errors: Callable[[PrecisionConfig, Sequence[int], RunProgress], tuple[np.ndarray, np.ndarray]]
-
-
-@dataclass(frozen=True)
 class ProposalContext:
     """The config, the groups and the calibration samples for which a kind of zero-cost change makes its proposals.
 
@@ -194,14 +178,15 @@ class ProposalContext:
         may_replace_file_precision: True to change groups in file precision too. They get the nearest other precision.
         in_separate_pass: True to measure values for these groups in one separate pass, even if they are known.
         measured_values: The values measured so far, by the keys of `get_measured_values`.
-        judged_measurement: The measurement by which kinds choose between variants.
+        judged_samples: The samples that judge configs.
+        judged_feeds: The feeds by whose errors kinds choose between variants.
+        measure_sample_errors: A function that measures a config on some feeds. It returns the noise and the signal
+            energy of each sample at each judged output, float64 ``(samples, outputs)``.
         budget: The budget of the configs that are simulated for this choice.
         find_or_measure: A function that measures a value of a config once for all searches.
         make_executor: A function that returns the executor of the calibration samples.
         make_progress: A function that returns the progress callback of a pass over the samples, by the title of the
             pass.
-        add_moves: A function that returns a config with zero-cost moves of one kind added, by their subjects, without
-            what they invalidate: `trt_tui.core.measure.zero_cost_kinds.add_zero_cost_moves` for the network.
     """
 
     network: Network
@@ -215,12 +200,13 @@ class ProposalContext:
     may_replace_file_precision: bool
     in_separate_pass: bool
     measured_values: dict[object, Any]
-    judged_measurement: JudgedMeasurement
+    judged_samples: Samples
+    judged_feeds: tuple[int, ...]
+    measure_sample_errors: Callable[[PrecisionConfig, Sequence[int], RunProgress], tuple[np.ndarray, np.ndarray]]
     budget: TrialBudget
     find_or_measure: StoredMeasurement
     make_executor: Callable[[], Executor[CalibrationContext]]
     make_progress: Callable[[str], RunProgress]
-    add_moves: Callable[[PrecisionConfig, Mapping[str, Move]], PrecisionConfig]
 
     def prepare_config(self, changed_groups: Iterable[FusionGroup]) -> tuple[PrecisionConfig, str]:
         """Returns the config with the file precision of some groups replaced, and the suffix for the label of the
@@ -597,15 +583,14 @@ class JudgedErrors:
     """
 
     def __init__(self, context: ProposalContext, progress: RunProgress) -> None:
-        self._measurement, self._find_or_measure = context.judged_measurement, context.find_or_measure
-        self._progress, self._budget = progress, context.budget
+        self._context, self._progress = context, progress
         self._reserved_configs = set[PrecisionConfig]()
         self._errors: dict[PrecisionConfig, tuple[float, ...]] = {}
 
     def reserve_configs(self, configs: Iterable[PrecisionConfig]) -> bool:
         """Reserves budget for some configs; returns False if it does not suffice. Each config counts once."""
         new_configs = set(configs) - self._reserved_configs
-        if not self._budget.reserve_configs(len(new_configs)):
+        if not self._context.budget.reserve_configs(len(new_configs)):
             return False
         self._reserved_configs |= new_configs
         return True
@@ -613,14 +598,14 @@ class JudgedErrors:
     def measure_judged_error(self, config: PrecisionConfig, held_out: bool = False) -> float:
         """Returns the judged error of a config: Σ(test-ref)² / Σref², summed over the judged outputs."""
         if config not in self._errors:
-            measurement = self._measurement
-            stored = self._find_or_measure(
-                f"sample errors {measurement.feeds}",
+            context = self._context
+            stored = context.find_or_measure(
+                f"sample errors {context.judged_feeds}",
                 config,
                 list[list[list[float]]],
                 lambda: [
                     sums.tolist()
-                    for sums in measurement.measure_sample_errors(config, measurement.feeds, self._progress)
+                    for sums in context.measure_sample_errors(config, context.judged_feeds, self._progress)
                 ],
             )
             noise, signal = (np.array(sums, np.float64) for sums in stored)
@@ -694,7 +679,7 @@ def choose_equalization_moves(context: ProposalContext, config: PrecisionConfig,
     Raises:
         InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
     """
-    network, measurement = context.network, context.judged_measurement
+    network = context.network
     scalings = {subject: network.zero_cost_support.channel_scalings[subject] for subject in subjects}
     progress, executor = context.make_progress("largest values of channels"), context.make_executor()
     tensors = list(
@@ -709,7 +694,7 @@ def choose_equalization_moves(context: ProposalContext, config: PrecisionConfig,
     measure_channel_extrema(
         network,
         [tensor for tensor in tensors if tensor in clipped],
-        measurement.samples,
+        context.judged_samples,
         context.backend,
         judged_extrema,
         progress=progress,
@@ -744,7 +729,7 @@ def choose_equalization_moves(context: ProposalContext, config: PrecisionConfig,
     }
     return choose_moves(
         moves_by_formula,
-        lambda moves: context.add_moves(config, moves),
+        lambda moves: add_zero_cost_moves(config, context.network, moves),
         JudgedErrors(context, context.make_progress("error of equalized channels")),
     )
 
@@ -1088,7 +1073,7 @@ def _propose_smoothquant(context: ProposalContext) -> Iterator[ConfigProposal]:
         for strength, moves in moves_by_strength.items() if names else ():
             yield ConfigProposal(
                 f"SmoothQuant {strength:g}{place}{suffix}",
-                context.add_moves(changed, {name: moves[name] for name in names}),
+                add_zero_cost_moves(changed, context.network, {name: moves[name] for name in names}),
                 f"SmoothQ α {strength:g}",
                 f"SmoothQuant{place}",
             )
@@ -1109,7 +1094,9 @@ def _propose_equalization(context: ProposalContext) -> Iterator[ConfigProposal]:
     changed, suffix = context.prepare_config(_find_groups_of_scaled_channels(network, subjects))
     moves = choose_equalization_moves(context, changed, subjects) if subjects else {}
     if moves:
-        yield ConfigProposal(f"equalization{suffix}", context.add_moves(changed, moves), "equalization")
+        yield ConfigProposal(
+            f"equalization{suffix}", add_zero_cost_moves(changed, context.network, moves), "equalization"
+        )
 
 
 # -- other kinds -------------------------------------------------------------------------------------------------------
@@ -1218,7 +1205,7 @@ def _propose_roundings(
             if len(names) > 1
             else ROUNDING_TITLES[proposal.method]
         )
-        yield ConfigProposal(f"{title}{suffix}", context.add_moves(config, moves), short_title)
+        yield ConfigProposal(f"{title}{suffix}", add_zero_cost_moves(config, context.network, moves), short_title)
 
 
 def _find_groups_before_attention(network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -1258,7 +1245,9 @@ def _propose_attention_scales(context: ProposalContext) -> Iterator[ConfigPropos
         changed, suffix = context.prepare_config(map(network.get_group, names))
         places = dict.fromkeys(PLACEMENT_LABELS[ScalePlacement(move.placement)] for move in moves.values())
         yield ConfigProposal(
-            f"QK scale {' or '.join(places)}{suffix}", context.add_moves(changed, moves), f"QK {next(iter(places))}"
+            f"QK scale {' or '.join(places)}{suffix}",
+            add_zero_cost_moves(changed, context.network, moves),
+            f"QK {next(iter(places))}",
         )
 
 
@@ -1286,7 +1275,9 @@ def _propose_bias_corrections(
         if group.name in corrections
     }
     if moves:
-        yield ConfigProposal(f"bias correction{suffix}", context.add_moves(config, moves), "bias correction")
+        yield ConfigProposal(
+            f"bias correction{suffix}", add_zero_cost_moves(config, context.network, moves), "bias correction"
+        )
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (
