@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -407,12 +409,8 @@ class Workspace:
         )
 
     def _choose_feeds(self, sample_count: int, hold_out: bool) -> JudgedFeeds:
-        data, feed_indices, rows = self.data_sets, list[int](), 0
-        for index in data.other_feeds:
-            if sample_count and rows >= sample_count:
-                break
-            feed_indices.append(index)
-            rows += data.judged_samples.count_samples_of_feed(index)
+        data = self.data_sets
+        feed_indices = self._take_first_feeds(data.other_feeds, sample_count or math.inf)
         is_limited = len(feed_indices) < len(data.other_feeds)
         calibrating = [index for index in sorted(data.calibrating_feeds) if not is_limited or index < feed_indices[-1]]
         held_out = self.choose_held_out_feeds().feed_indices if hold_out and not is_limited else ()
@@ -425,14 +423,15 @@ class Workspace:
         They have at most about four times as many samples as `feeds`. The list is empty if fewer than
         `MIN_HELD_OUT_SAMPLES` samples are left.
         """
-        judged_samples, used_feeds = self.data_sets.judged_samples, frozenset(self.feeds)
-        feed_indices: list[int] = []
-        rows = 0
-        for index in self.data_sets.other_feeds:
-            if index not in used_feeds and rows < 4 * self.judged_sample_count:
-                feed_indices.append(index)
-                rows += judged_samples.count_samples_of_feed(index)
-        return feed_indices if rows >= MIN_HELD_OUT_SAMPLES else []
+        used_feeds = frozenset(self.feeds)
+        unused_feeds = [index for index in self.data_sets.other_feeds if index not in used_feeds]
+        feed_indices = self._take_first_feeds(unused_feeds, 4 * self.judged_sample_count)
+        return feed_indices if self.count_samples(feed_indices) >= MIN_HELD_OUT_SAMPLES else []
+
+    def _take_first_feeds(self, feed_indices: Sequence[int], max_samples: float) -> list[int]:
+        """Returns the first of some judged feeds, up to the feed that completes a number of samples."""
+        counts_before = accumulate(map(self.data_sets.judged_samples.count_samples_of_feed, feed_indices), initial=0)
+        return [index for index, before in zip(feed_indices, counts_before, strict=False) if before < max_samples]
 
     def find_group_error_feeds(self, *configs: PrecisionConfig) -> tuple[int, ...]:
         """Returns the indices of the feeds on which errors at the groups of some configs are measured.
