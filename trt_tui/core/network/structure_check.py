@@ -14,7 +14,7 @@ outside ONNX, does not name the node, and does not count the values of tensors. 
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
@@ -34,6 +34,8 @@ _ATTRIBUTE_TYPES = ir.AttributeType
 _MESSAGE_FIELDS = {_ATTRIBUTE_TYPES.TENSOR: "t", _ATTRIBUTE_TYPES.GRAPH: "g", _ATTRIBUTE_TYPES.TYPE_PROTO: "tp"}
 """The attribute types whose value is a protobuf message, with the field that holds the message."""
 _SPARSE_TYPES = (_ATTRIBUTE_TYPES.SPARSE_TENSOR, _ATTRIBUTE_TYPES.SPARSE_TENSORS)
+_UNSUPPORTED_KINDS = ("map_type", "opaque_type", "sparse_tensor_type")
+"""The kinds of values that are refused. If only the file states such a type of an inner value, the type is removed."""
 _ATTRIBUTE_TYPE_NUMBERS = frozenset(int(kind) for kind in _ATTRIBUTE_TYPES) - {int(_ATTRIBUTE_TYPES.UNDEFINED)}
 _DTYPE_NUMBERS = frozenset(int(dtype) for dtype in ir.DataType)
 _DTYPE_ATTRIBUTES = frozenset(
@@ -261,7 +263,8 @@ class _StructureCheck:
             self._check_tensor(tensor, f"initializer {tensor.name or '(unnamed)'}")
         initializers = [tensor.name for tensor in graph.initializer]
         tensor_names = self._collect_initial_names(location, [value.name for value in graph.input], initializers)
-        _drop_unsupported_value_infos(graph.value_info)
+        for info in [info for info in graph.value_info if info.type.WhichOneof("value") in _UNSUPPORTED_KINDS]:
+            graph.value_info.remove(info)  # onnx-ir cannot represent it
         for value in (*graph.input, *graph.output, *graph.value_info):
             self._check_names_are_utf8(location, value.name)
             self._check_type(value.type, value.name)
@@ -479,7 +482,7 @@ class _StructureCheck:
             if inner.elem_type.WhichOneof("value") is None:
                 raise self._damaged_file_error(f"{location} is a sequence or an optional of nothing")
             self._check_type(inner.elem_type, location)
-        elif kind in ("map_type", "opaque_type", "sparse_tensor_type"):
+        elif kind in _UNSUPPORTED_KINDS:
             name = kind.removesuffix("_type").replace("_", " ")
             raise InputError(
                 f"{self.file_name} works on {name}s",
@@ -531,21 +534,6 @@ def _node_title(node: onnx.NodeProto) -> str:
 
 def _find_repeated_name(names: Iterable[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
-
-
-def _drop_unsupported_value_infos(value_infos: MutableSequence[onnx.ValueInfoProto]) -> None:
-    """Removes the type information of inner values if onnx-ir cannot represent the type, as for maps."""
-    kept_infos = [info for info in value_infos if not _is_unsupported_type(info.type)]
-    if len(kept_infos) < len(value_infos):
-        del value_infos[:]
-        value_infos.extend(kept_infos)
-
-
-def _is_unsupported_type(type_proto: onnx.TypeProto) -> bool:
-    kind = type_proto.WhichOneof("value")
-    if kind in ("sequence_type", "optional_type"):
-        return _is_unsupported_type(getattr(type_proto, kind).elem_type)
-    return kind in ("map_type", "opaque_type", "sparse_tensor_type")
 
 
 def _is_utf8(text: bytes) -> bool:
