@@ -149,7 +149,7 @@ def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleM
     if not grouping.is_float_operator(layer, POINTWISE) or len(source_tensors) != 1:
         return None
     (start_tensor,) = source_tensors
-    derived_layers = _find_derived_layers(grouping, start_tensor)
+    derived_layers = list(grouping.iterate_derived_layers(start_tensor))
     for last_layer in derived_layers:
         if last_layer.op_type != "Mul" or len(set(grouping.list_dynamic_inputs(last_layer))) != 2:
             continue
@@ -158,28 +158,6 @@ def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleM
         if activation_name and region[0] is layer and grouping.find_region_output(region) == last_layer.outputs[0]:
             return FusionRuleMatch(tuple(region[1:]), last_layer.outputs[0], operator_name=activation_name)
     return None
-
-
-def _find_derived_layers(grouping: FusionGroupingState, start_tensor: str) -> list[Layer]:
-    """Returns the first ungrouped layers that compute only from a tensor and constants, in network order."""
-    layer_by_name: dict[str, Layer] = {}
-    tensors = {start_tensor}
-    while len(layer_by_name) < MAX_REGION_LAYERS:
-        next_layers = [
-            user
-            for tensor in tensors
-            for user in grouping.list_readers_if_few(tensor)
-            if user.name not in layer_by_name
-            and user.name not in grouping.draft_by_layer
-            and grouping.is_float_operator(user, POINTWISE)
-            and tensors.issuperset(grouping.list_dynamic_inputs(user))
-        ]
-        nearest_layer = min(next_layers, key=lambda layer: layer.index, default=None)
-        if nearest_layer is None:
-            break
-        layer_by_name[nearest_layer.name] = nearest_layer
-        tensors.add(nearest_layer.outputs[0])
-    return sorted(layer_by_name.values(), key=lambda layer: layer.index)
 
 
 def _trace_region(

@@ -1,13 +1,12 @@
 """The fusion rules that extend a group after its last layer. Each docstring names the source of its rule."""
 
 from trt_tui.core.network.fusion.grouping import (
-    MAX_REGION_LAYERS,
     FusionGroupDraft,
     FusionGroupingState,
     FusionRuleMatch,
 )
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.operators import POINTWISE, PRODUCTS
+from trt_tui.core.network.operators import PRODUCTS
 
 _ADD_OPERATORS = frozenset(("Add", "Sum"))
 
@@ -82,28 +81,10 @@ def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> 
     if there are none.
     """
     region: list[Layer] = []
-    derived_tensors = {start_tensor}
-    frontier = [start_tensor]
-    while frontier and len(region) < MAX_REGION_LAYERS:
-        tensor = frontier.pop(0)
-        for layer in grouping.list_readers_if_few(tensor):
-            if (
-                layer in region
-                or layer.name in grouping.draft_by_layer
-                or not grouping.is_float_operator(layer, POINTWISE)
-                or any(name not in derived_tensors for name in grouping.list_dynamic_inputs(layer))
-            ):
-                continue
-            region.append(layer)
-            region.sort(key=lambda member: member.index)
-            derived_tensors.add(layer.outputs[0])
-            frontier.append(layer.outputs[0])
-            # The layers behind the other tensors are tried again, because they may also read this result.
-            frontier.extend(name for name in derived_tensors if name not in frontier and name != tensor)
-        if (
-            region
-            and grouping.find_region_output(region)
-            and not grouping.find_tensors_read_outside_region((start_tensor,), region)
+    for layer in grouping.iterate_derived_layers(start_tensor):
+        region.append(layer)
+        if grouping.find_region_output(region) and not grouping.find_tensors_read_outside_region(
+            (start_tensor,), region
         ):
             return region
     return []

@@ -5,7 +5,7 @@ the group is computed. A layer that depends on the shape must therefore belong t
 If not, groups would wait for each other.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
@@ -226,6 +226,25 @@ class FusionGroupingState:
         return layer.kind is LayerKind.COPY and layer.op_type in FUSED_COPIES
 
     # -- queries on a region ------------------------------------------------------------------------------------
+
+    def iterate_derived_layers(self, start_tensor: str) -> Iterator[Layer]:
+        """Yields the first ungrouped pointwise layers that compute only from a tensor and constants, in network order."""
+        layer_by_tensor: dict[str, Layer] = {}
+        while len(layer_by_tensor) < MAX_REGION_LAYERS:
+            next_layers = [
+                user
+                for tensor in (start_tensor, *layer_by_tensor)
+                for user in self.list_readers_if_few(tensor)
+                if user.outputs[0] not in layer_by_tensor
+                and user.name not in self.draft_by_layer
+                and self.is_float_operator(user, POINTWISE)
+                and all(name == start_tensor or name in layer_by_tensor for name in self.list_dynamic_inputs(user))
+            ]
+            if not next_layers:
+                return
+            layer = min(next_layers, key=lambda candidate: candidate.index)
+            layer_by_tensor[layer.outputs[0]] = layer
+            yield layer
 
     def find_tensors_read_outside_region(self, tensor_names: Iterable[str], region: list[Layer]) -> list[str]:
         """Returns those of the given tensors that are network outputs, have readers outside a region, or have no
