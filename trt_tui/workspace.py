@@ -59,7 +59,6 @@ from trt_tui.core.measure.run_sources import (
 from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move
-from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
 from trt_tui.core.network.known_defects import BuildTarget
 from trt_tui.core.network.layers import NetworkOutline, ReferenceWeights
 from trt_tui.core.network.network import Network, open_network
@@ -535,8 +534,8 @@ class Workspace:
     @cached_property
     def outline(self) -> NetworkOutline:
         """The network outline. Dynamic dimensions of the file have the sizes of the samples."""
-        return build_outline_for_input_sizes(
-            self.network, {name: array.shape for name, array in self.samples.read_full_feed(0).items()}
+        return self.network.build_outline_for_input_sizes(
+            {name: array.shape for name, array in self.samples.read_full_feed(0).items()}
         )
 
     def close(self) -> None:

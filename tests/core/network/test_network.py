@@ -10,7 +10,6 @@ from onnx import TensorProto, helper, numpy_helper
 from tests import networks
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.hashes import hash_files, hash_layers
 from trt_tui.core.network.layers import IRRELEVANT_KINDS, LayerKind
@@ -103,13 +102,13 @@ def test_multiply_accumulates_by_hand(named_network, opened):
 def test_sizes_that_the_file_leaves_open_are_those_of_the_samples(named_network):
     network = named_network("bert")
     fed = {info.name: (4, 24) for info in network.inputs}
-    outline = build_outline_for_input_sizes(network, fed)
+    outline = network.build_outline_for_input_sizes(fed)
     query = network.get_layer("/layers.0/attention/query/MatMul")
     hidden = network.shape(query.inputs[1])[0]
     assert outline.get_layer(query.name).macs == 24 * hidden * hidden  # a batch of 1
     assert outline.shape(query.outputs[0]) == (1, 24, hidden)
     assert all(layer.macs is not None for layer in outline.layers)
-    assert build_outline_for_input_sizes(network, {}).get_layer(query.name).macs is None
+    assert network.build_outline_for_input_sizes({}).get_layer(query.name).macs is None
 
 
 @pytest.mark.parametrize(("operator", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])

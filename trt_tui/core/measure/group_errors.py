@@ -57,7 +57,6 @@ from trt_tui.core.measure.judged_outputs import find_common_mask_name, read_mask
 from trt_tui.core.measure.results import CoordinateShift, GroupErrors
 from trt_tui.core.measure.simulation import GatedGraphLoader
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
 from trt_tui.core.network.layers import Layer, Shape
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES
@@ -325,8 +324,8 @@ def measure_group_errors(
             config,
             magnitudes.tensor_magnitudes,
             lambda: (
-                build_outline_for_input_sizes(
-                    network, {name: array.shape for name, array in analysis.samples.read_full_feed(0).items()}
+                network.build_outline_for_input_sizes(
+                    {name: array.shape for name, array in analysis.samples.read_full_feed(0).items()}
                 ).shapes
             ),
         )

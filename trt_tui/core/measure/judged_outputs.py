@@ -28,11 +28,11 @@ from trt_tui.core.calibration.tensor_collection import measure_tensor_shapes
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.error_metrics import flatten_each_sample
 from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.folded_shapes import FoldedShapes
 from trt_tui.core.network.layers import Layer, NetworkOutline
 from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS
+from trt_tui.core.network.shape_arithmetic import FoldedShapes
 from trt_tui.core.runner import Backend, Dimension
 from trt_tui.errors import InputError
 from trt_tui.formatting import name_list_text
@@ -708,7 +708,7 @@ def _split_tensor_into_concat_parts(network: Network, tensor: str) -> list[Judge
     """Returns one judged output for each part of a tensor that Concats join, and one for the whole tensor without
     Concats."""
     shape = network.shape(tensor) or ()
-    parts = find_concat_parts(network, FoldedShapes(network), tensor, MAX_JUDGED_PARTS)
+    parts = find_concat_parts(network, FoldedShapes(network.graph, network.model), tensor, MAX_JUDGED_PARTS)
     if len(parts) < 2:
         return [JudgedOutput(tensor, tensor)]
     selected = []

@@ -16,16 +16,16 @@ from trt_tui.core.network import hashes, supported_precisions
 from trt_tui.core.network.channels.norm_finder import find_zero_cost_support
 from trt_tui.core.network.constants import ConstantValues
 from trt_tui.core.network.fusion.groups import build_fusion_groups
-from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.graph import LayerGraph, count_macs
 from trt_tui.core.network.index_paths import find_groups_computing_indices
 from trt_tui.core.network.inference import infer_plugin_types
 from trt_tui.core.network.known_defects import find_defect_sites, find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding, ReferenceWeights, Shape
 from trt_tui.core.network.opening import OpenedModel, open_model, quantized_weights_note
 from trt_tui.core.network.operators import plugin_note
-from trt_tui.core.network.opset_conversion import convert_opset
+from trt_tui.core.network.opset_conversion import convert_opset, detach_big_weights
 from trt_tui.core.network.original_network import propose_original_weights
-from trt_tui.core.network.shape_arithmetic import check_constant_growth
+from trt_tui.core.network.shape_arithmetic import SmallTensorValues, check_constant_growth, infer_folded_shapes
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError, TrtTuiError
@@ -35,6 +35,9 @@ FP16_MASK_VALUE = FP16_MAX / 2
 
 Such constants are masks (-3.4e38 before a Softmax). Half of the FP16 range leaves room for the scores that are added to
 them."""
+
+_MAX_FOLDED_LAYERS = 5_000
+"""The maximum number of layers of a network whose shapes are folded, which takes about a second."""
 
 
 class Network(NetworkOutline):
@@ -164,6 +167,44 @@ class Network(NetworkOutline):
 
     def build_outline(self) -> NetworkOutline:
         return NetworkOutline(**{field.name: getattr(self, field.name) for field in fields(NetworkOutline)})
+
+    def build_outline_for_input_sizes(self, input_sizes: Mapping[str, Sequence[int]]) -> NetworkOutline:
+        """Returns the network outline with the shapes and multiply-accumulates that follow from the given input sizes.
+
+        Shapes and counts that the file already determines are kept.
+
+        Args:
+            input_sizes: Sizes by input name. If all inputs with an open first axis share its size, that size is a batch
+                and counts as 1.
+        """
+        outline = self.build_outline()
+        if len(outline.layers) > _MAX_FOLDED_LAYERS or all(layer.macs is not None for layer in outline.layers):
+            return outline
+        open_batch_inputs = [info.name for info in self.inputs if info.shape and not isinstance(info.shape[0], int)]
+        is_batched = len({tuple(input_sizes[name][:1]) for name in open_batch_inputs if name in input_sizes}) == 1
+        model, _ = detach_big_weights(self.model)
+        for info in model.graph.input:
+            for axis, (dim, size) in enumerate(
+                zip(info.type.tensor_type.shape.dim, input_sizes.get(info.name, ()), strict=False)
+            ):
+                if not dim.HasField("dim_value"):
+                    dim.dim_value = 1 if is_batched and not axis else size
+        shape_by_tensor = infer_folded_shapes(self.graph, model, SmallTensorValues(self.graph))
+        layers = tuple(
+            layer
+            if layer.macs is not None
+            else replace(
+                layer, macs=count_macs(self.node(layer.name), lambda value: shape_by_tensor.get(value.name or ""))
+            )
+            for layer in outline.layers
+        )
+        shapes = {
+            name: shape_by_tensor.get(name, shape)
+            if shape is None or None in shape[1:] or any(isinstance(size, str) for size in shape[1:])
+            else shape
+            for name, shape in outline.shapes.items()
+        }
+        return replace(outline, layers=layers, shapes=shapes)
 
     # -- tensors ------------------------------------------------------------------------------------------------
 

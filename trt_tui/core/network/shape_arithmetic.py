@@ -7,6 +7,7 @@ and its results become constants of the model whose shapes onnx infers.
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,37 @@ def infer_folded_shapes(graph: LayerGraph, model: onnx.ModelProto, values: Small
             dtype = graph.ir_value(name).dtype or ir.DataType.INT64
             model.graph.initializer.append(onnx.numpy_helper.from_array(value.astype(dtype.numpy()), name))
     return shapes
+
+
+class FoldedShapes:
+    """The shapes of a network's tensors. If inference leaves a size open, the shape arithmetic is folded to find it.
+
+    The arithmetic is folded at the first request for a tensor with an open size. All sizes of the network inputs except
+    the batch must be fixed. In other networks the open sizes depend on the data.
+    """
+
+    def __init__(self, graph: LayerGraph, model: ir.Model) -> None:
+        self._graph, self._model = graph, model
+        self._has_fixed_inputs = all(
+            isinstance(size, int) for info in graph.inputs for size in (info.shape or (None,) * 2)[1:]
+        )
+        self._values = SmallTensorValues(graph)
+
+    def find_shape(self, tensor: str) -> Shape | None:
+        """Returns the shape of a tensor; None if its rank is unknown."""
+        shape = self._graph.shape(tensor)
+        if not self._has_fixed_inputs or shape is not None and all(isinstance(size, int) for size in shape[1:]):
+            return shape
+        folded_shape = self._shape_by_tensor.get(tensor)
+        return shape if folded_shape is None or shape is not None and len(folded_shape) != len(shape) else folded_shape
+
+    def find_integer_values(self, tensor: str) -> list[int] | None:
+        """Returns the values of an integer tensor that the file computes from fixed sizes; None for any other tensor."""
+        return self._values.find_integers(tensor) if self._has_fixed_inputs and self._shape_by_tensor else None
+
+    @cached_property
+    def _shape_by_tensor(self) -> Mapping[str, Shape]:
+        return infer_folded_shapes(self._graph, detach_big_weights(self._model)[0], self._values)
 
 
 def count_elements(shape: Shape | None, unknown_count: int = 0) -> int:
