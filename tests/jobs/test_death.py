@@ -9,7 +9,6 @@ import onnx_ir as ir
 import pytest
 
 from tests.driven import DrivenWorker, save_mlp
-from trt_tui.cli.headless_session import job_failure_error
 from trt_tui.core.measure import analysis
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -59,14 +58,14 @@ def test_a_crash_is_not_told_as_lack_of_memory(tmp_path, session, how, says):
     child_log_path().write_text(f"{BAD_ALLOC} in a program that had this process id before\n")
     driven = session(dying(tmp_path, how))
     driven.start()
-    error = job_failure_error(driven.until_type(ev.ChildProcessDied))
+    error = driven.until_type(ev.ChildProcessDied).error
     assert says in error.cause and "emory" not in str(error), str(error)
 
 
 def test_what_a_library_says_of_memory_is_told(tmp_path, session):
     driven = session(dying(tmp_path, f'os.write(2, b"{BAD_ALLOC}"), os.abort()'))
     driven.start()
-    error = job_failure_error(driven.until_type(ev.ChildProcessDied))
+    error = driven.until_type(ev.ChildProcessDied).error
     assert (
         "Memory ran out" in error.cause and error.next_step == child_exit.LESS_MEMORY_STEP and BAD_ALLOC in error.cause
     )

@@ -74,7 +74,7 @@ class HeadlessSession(Session):
                 if isinstance(event, ev.JobCancelled):
                     raise CancelledError("stopped")
                 if self.error is not None:
-                    raise job_failure_error(self.error)
+                    raise self.error.error
         finally:
             self._progress_line.clear_line()
             self.print_new_warnings()
@@ -426,12 +426,6 @@ def _printed_log_text(session: Session, message: ev.LogMessage) -> str:
     if message.level == "raw":
         return message.text if session.options.verbose else ""
     return message.text if session.network_only and message.level != "warning" else ""
-
-
-def job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiError:
-    if isinstance(failure, ev.JobFailed):
-        return failure.error
-    return TrtTuiError("the background process ended", f"{failure.reason}\n{failure.log}".strip(), failure.next_step)
 
 
 @contextmanager

@@ -207,7 +207,7 @@ def search(
 
     Exit code 0: the tolerance is met. 1: it is not met, and the best config found is written.
     """
-    from trt_tui.cli.headless_session import job_failure_error, open_session, run_search
+    from trt_tui.cli.headless_session import open_session, run_search
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.session.comparison_report import precision_json_text
     from trt_tui.session.search_report import search_markdown, search_text
@@ -255,7 +255,7 @@ def search(
             click.echo(
                 f"Ended early; {best_evaluation_text(search_status)}. The same command goes on from here.", err=True
             )
-            raise job_failure_error(session.error)
+            raise session.error.error
         if search_status.end_event is None or not search_status.is_finished:
             click.echo(f"Stopped; {best_evaluation_text(search_status)}. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))

@@ -537,6 +537,11 @@ class ChildProcessDied(Event):
     reason: str = ""
     next_step: str = ""
 
+    @property
+    def error(self) -> TrtTuiError:
+        """The error of a command whose work the end of the process interrupts."""
+        return TrtTuiError("the background process ended", f"{self.reason}\n{self.log}".strip(), self.next_step)
+
 
 @dataclass(frozen=True)
 class ConfigExported(CommandAnswer):
