@@ -243,14 +243,6 @@ class PrecisionBody(GroupBody):
                 self.types_by_input[layer_input] = (*self.types_by_input.get(layer_input, ()), operand_type)
 
     @abstractmethod
-    def round_input(self, tensor: str, value: ir.Value) -> ir.Value:
-        """Returns a tensor from outside the group rounded to the boundary type of the group."""
-
-    @abstractmethod
-    def quantize_input(self, tensor: str, value: ir.Value, operand_types: Sequence[Precision]) -> ir.Value:
-        """Returns the value that a layer reads at a Q/DQ site. It is converted to the type whose gate is true, if any."""
-
-    @abstractmethod
     def round_result(self, tensor: str, value: ir.Value, rounding_count: int) -> ir.Value:
         """Returns a result rounded to the boundary type; FP16 accumulation rounds it ``rounding_count`` times."""
 
@@ -262,31 +254,17 @@ class PrecisionBody(GroupBody):
         """Returns the results of a layer before they are rounded."""
         return node.outputs
 
-    def convert_layer_input(
-        self, layer: Layer, input_index: int, tensor: str, value: ir.Value, has_compute_type: bool
-    ) -> ir.Value:
-        """Returns an input of a layer: rounded if it comes from outside the group, and quantized at a Q/DQ site.
+    def is_rounded_at_input(self, layer: Layer, tensor: str) -> bool:
+        """Returns True if a layer must round an input tensor from outside the group.
 
         A copy of a large constant, such as a look-up in an embedding table, is cheaper to round after the copy.
         """
-        network, operand_types = self.network, self.types_by_input.get((layer.name, input_index), ())
-        rounds = (
+        network = self.network
+        return (
             self.reduces_precision
             and self.is_computed_outside(tensor)
-            and (
-                bool(operand_types)
-                or has_compute_type
-                and (layer.kind is not LayerKind.COPY or tensor in network.constant_tensors and network.is_mask(tensor))
-            )
+            and (layer.kind is not LayerKind.COPY or tensor in network.constant_tensors and network.is_mask(tensor))
         )
-        if rounds and (tensor, ()) not in self.prepared_values:
-            self.rounded_tensors.add(tensor)
-            self.prepared_values[tensor, ()] = self.round_input(tensor, value)
-        if operand_types and (tensor, operand_types) not in self.prepared_values:
-            self.prepared_values[tensor, operand_types] = self.quantize_input(
-                tensor, self.prepared_values[tensor, ()] if rounds else value, operand_types
-            )
-        return self.prepared_values[tensor, operand_types] if rounds or operand_types else value
 
     def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
         """Rounds the results of a layer unless its operator returns only values that the precision can represent."""
@@ -498,9 +476,26 @@ class _PrecisionBranch(PrecisionBody):
         self._allows_floats = allow_floats
         self._sums_gate = self.inputs.gates[group.name].get("sums") if boundary_type is Precision.FP16 else None
 
-    def round_input(self, tensor: str, value: ir.Value) -> ir.Value:
-        """Implements `PrecisionBody.round_input`."""
-        return self.emitter.round_input(value, tensor, self._boundary_type, self.nodes)
+    def convert_layer_input(
+        self, layer: Layer, input_index: int, tensor: str, value: ir.Value, has_compute_type: bool
+    ) -> ir.Value:
+        """Returns an input of a layer: quantized at a Q/DQ site, rounded if it comes from outside the group, or else
+        unchanged.
+        """
+        operand_types = self.types_by_input.get((layer.name, input_index), ())
+        rounds = has_compute_type and self.is_rounded_at_input(layer, tensor)
+        if not operand_types and not rounds:
+            return value
+        key = (tensor, operand_types)
+        if key not in self.prepared_values:
+            self.prepared_values[key] = (
+                self._quantize_input(value, tensor, operand_types)
+                if operand_types
+                else self.emitter.round_input(value, tensor, self._boundary_type, self.nodes)
+            )
+        if not operand_types:
+            self.rounded_tensors.add(tensor)
+        return self.prepared_values[key]
 
     def round_result(self, tensor: str, value: ir.Value, rounding_count: int) -> ir.Value:
         """Implements `PrecisionBody.round_result`. A gate of the group requests FP16 accumulation."""
@@ -545,17 +540,27 @@ class _PrecisionBranch(PrecisionBody):
             self._sums_gate, emit_rounded_sum_with_bias, emit_unchanged_node, layer.outputs[0], self.nodes
         )
 
-    def quantize_input(self, tensor: str, value: ir.Value, operand_types: Sequence[Precision]) -> ir.Value:
-        """Implements `PrecisionBody.quantize_input`."""
-        scale = self.inputs.scales.get((self.group.name, tensor))
+    def _quantize_input(self, value: ir.Value, tensor: str, operand_types: Sequence[Precision]) -> ir.Value:
+        """Returns an activation rounded to the boundary type and converted to the type that the gates select."""
+        select, scale = self._flow.select_by_gate, self.inputs.scales.get((self.group.name, tensor))
+        rounds = self.reduces_precision and self.is_computed_outside(tensor)
+
+        def emit_rounded_value(nodes: Nodes) -> ir.Value:
+            return self.emitter.round_to_precision(value, self._boundary_type, nodes) if rounds else value
+
+        def emit_converted_value(operand_type: Precision, nodes: Nodes) -> ir.Value:
+            return self.emitter.convert_operand(
+                operand_type, self.group, tensor, emit_rounded_value(nodes), scale, nodes
+            )
 
         def emit_choice_of_types(candidate_types: Sequence[Precision], nodes: Nodes) -> ir.Value:
             """Emits the conversion to the candidate type whose gate is true, or else to floats."""
             if not candidate_types:
-                return self.emitter.add_operator(nodes, "Identity", [value], "as_is")
-            emit_converted_value = partial(
-                self.emitter.convert_operand, candidate_types[0], self.group, tensor, value, scale
-            )
+                return (
+                    emit_rounded_value(nodes)
+                    if rounds
+                    else self.emitter.add_operator(nodes, "Identity", [value], "as_is")
+                )
             gate = self._type_gates[candidate_types[0]]
             if (
                 gate is None
@@ -563,9 +568,13 @@ class _PrecisionBranch(PrecisionBody):
                 and not self._allows_floats
                 and len(operand_types) == len(self._type_gates)
             ):
-                return emit_converted_value(nodes)
-            return self._flow.select_by_gate(
-                gate, emit_converted_value, partial(emit_choice_of_types, candidate_types[1:]), tensor, nodes
+                return emit_converted_value(candidate_types[0], nodes)
+            return select(
+                gate,
+                partial(emit_converted_value, candidate_types[0]),
+                partial(emit_choice_of_types, candidate_types[1:]),
+                tensor,
+                nodes,
             )
 
         return emit_choice_of_types(operand_types, self.nodes)
@@ -645,8 +654,27 @@ class _DataFlowBody(PrecisionBody):
         )
         self._flow = flow
 
-    def round_input(self, tensor: str, value: ir.Value) -> ir.Value:
-        """Implements `PrecisionBody.round_input`."""
+    def convert_layer_input(
+        self, layer: Layer, input_index: int, tensor: str, value: ir.Value, has_compute_type: bool
+    ) -> ir.Value:
+        """Returns an input of a layer: rounded if it comes from outside the group, and quantized at a Q/DQ site."""
+        operand_types = self.types_by_input.get((layer.name, input_index), ())
+        rounds = (
+            self.reduces_precision and self.is_computed_outside(tensor)
+            if operand_types
+            else has_compute_type and self.is_rounded_at_input(layer, tensor)
+        )
+        if rounds and (tensor, ()) not in self.prepared_values:
+            self.rounded_tensors.add(tensor)
+            self.prepared_values[tensor, ()] = self._round_input(tensor, value)
+        if operand_types and (tensor, operand_types) not in self.prepared_values:
+            self.prepared_values[tensor, operand_types] = self._quantize_input(
+                tensor, self.prepared_values[tensor, ()] if rounds else value, operand_types
+            )
+        return self.prepared_values[tensor, operand_types] if rounds or operand_types else value
+
+    def _round_input(self, tensor: str, value: ir.Value) -> ir.Value:
+        """Returns a tensor from outside the group rounded to the boundary type of the group."""
         if tensor in self._flow.unrounded_results:
             producer, unrounded, low = self._flow.unrounded_results[tensor]
             gate = self.emitter.add_input(f"edge/{len(self._flow.edge_gates)}", ir.DataType.BOOL)
@@ -657,8 +685,8 @@ class _DataFlowBody(PrecisionBody):
             value = self._flow.select_by_gate(self._gates[boundary_type.value], low, value, tensor)
         return value
 
-    def quantize_input(self, tensor: str, value: ir.Value, operand_types: Sequence[Precision]) -> ir.Value:
-        """Implements `PrecisionBody.quantize_input`."""
+    def _quantize_input(self, tensor: str, value: ir.Value, operand_types: Sequence[Precision]) -> ir.Value:
+        """Returns the value that a layer reads at a Q/DQ site. It is quantized if a gate is true."""
         unquantized, scale = value, self.inputs.scales.get((self.group.name, tensor))
         converted_values = self._flow.converted_values
         for operand_type in operand_types:
