@@ -165,6 +165,22 @@ def test_whole_networks_lose_at_every_group_what_the_typed_ones_lose(name, preci
     assert lowered.compare(lowered.Case(one.network, config, one.feeds, plain, one.ranges), backend) is None
 
 
+@pytest.mark.parametrize("name", ["small_resnet", "decoder"])
+@pytest.mark.parametrize("config", [PrecisionConfig.from_precision(FP16), PrecisionConfig.from_precision(INT8)])
+def test_inputs_that_are_rounded_already_need_no_rounding(name, config, case, backend):
+    one = case(name)
+    gated = build_gated_graph(one.network)
+    fed = gated.make_feed(config, one.ranges)
+    careful = dict(fed)
+    for gates in gated.gates.values():
+        careful.update({gates[kind]: np.array(False) for kind in ("clean", "direct") if kind in gates})
+    assert any(careful[name] != fed[name] for gates in gated.gates.values() for name in gates.values())
+    with backend.load(gated.model, low_memory=True) as runner:
+        direct, rounded = (runner.run({**one.feeds, **feeds}) for feeds in (fed, careful))
+    for tensor in floats(one.plain):
+        np.testing.assert_array_equal(direct[gated.test_outputs[tensor]], rounded[gated.test_outputs[tensor]])
+
+
 def in_chunks(x: np.ndarray, weight: np.ndarray, chunk: int) -> np.ndarray:
     """Rows times a matrix, as tensor cores sum it: exact products of a chunk onto an FP16 accumulator."""
     total = np.zeros((len(x), weight.shape[1]))

@@ -22,7 +22,7 @@ from trt_tui.core.lowering.gated.error_sums import (
 )
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph, GatedGraphInputs
 from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter, emit_ungated_group
-from trt_tui.core.lowering.rulebook import GatedFeatures
+from trt_tui.core.lowering.rulebook import GatedFeatures, find_compute_type_results
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.model_editing import (
     list_subgraphs,
@@ -220,6 +220,14 @@ def build_gated_graph(
         },
         edge_gates=flow.edge_gates if isinstance(flow, DataFlowEmitter) else {},
         split_inputs={value_name(value): group_and_count for group_and_count, value in inputs.split_factors.items()},
+        results_by_group={
+            name: frozenset(
+                tensor
+                for layer in network.get_group(name).layers
+                for tensor in find_compute_type_results(network, network.get_layer(layer))
+            )
+            for name in inputs.operand_types
+        },
         test_outputs={tensor: f"test/{tensor}" for tensor in outputs} if with_accumulated else {},
         reference_outputs={tensor: f"reference/{tensor}" for tensor in outputs} if with_reference else {},
         sums_outputs={kind: SUMS_OUTPUTS[kind] for kind in kinds},

@@ -27,6 +27,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, QdqSite
 from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.qdq.steps import PRECISION_BY_FLOAT_TYPE
 from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -181,7 +182,13 @@ def _list_gate_kinds(operand_types: OperandTypes) -> list[str]:
     mixed_types = {
         operand_type for precisions in operand_types.values() if len(precisions) > 1 for operand_type in precisions
     }
-    kinds += [quantized_type.value for quantized_type in REDUCED_OPERAND_TYPES if quantized_type in mixed_types]
+    if mixed_types:
+        kinds += [
+            *(quantized_type.value for quantized_type in REDUCED_OPERAND_TYPES if quantized_type in mixed_types),
+            "clean",
+        ]
+    if any(boundary_type in precisions for boundary_type, precisions in operand_types.items()):
+        kinds.append("direct")
     return kinds
 
 
@@ -223,9 +230,12 @@ class GatedGraph:
             - "fp16", "bf16": the group has this boundary type;
             - "file": the group runs in file precision;
             - "int8", "fp8", "mxfp8", "nvfp4": activations are converted to this quantized type;
+            - "clean": every float input already has values of the boundary type;
+            - "direct": the same, and no input is quantized;
             - "operator": a normalisation has the roundings of its operator;
             - "sums": products are accumulated in FP16; if gates are data, ``split_inputs`` express this.
         scale_inputs: Input names (float32 scalars) of activation scales, by group and tensor.
+        results_by_group: Tensors that have the boundary type of a group, by group.
         weight_inputs: The weight, scale or bias of each further input, by the input's name.
         factor_inputs: Input names of the divisors of channels, by tensor. Results that are returned or measured are
             multiplied by these factors.
@@ -261,6 +271,7 @@ class GatedGraph:
     split_inputs: Mapping[str, tuple[str, int]]
     compared_outputs: Mapping[str, str]
     reference_inputs: Mapping[str, str]
+    results_by_group: Mapping[str, frozenset[str]]
     test_outputs: Mapping[str, str]
     reference_outputs: Mapping[str, str]
     sums_outputs: Mapping[str, str]
@@ -291,6 +302,7 @@ class GatedGraph:
         network = self.network
         refuse_edits_under_file_precision(network, config)
         feed: dict[str, np.ndarray] = {}
+        type_by_tensor: dict[str, Precision] = {}  # for tensors with values of a lower precision
         edited_constants = EditedConstants(network, config, self._amax_cache)
         if len(self._scale_cache) > _MAX_SCALES_PER_GROUP * len(network.groups):
             self._scale_cache.clear()
@@ -299,10 +311,29 @@ class GatedGraph:
         )
         operators = list_normalisation_rewrites(config)
         feed.update(dict.fromkeys(self.scale_inputs.values(), self._get_cached_scalar(_UNIT_SCALE)))
+        gates_are_data = bool(self.edge_gates or self.split_inputs)
         for group in network.groups:
-            if (gates := self.gates.get(group.name)) is not None:
-                group_lowering = group_lowerings[group.name]
-                feed.update(self._make_group_feed(group, gates, group_lowering, group.name in operators))
+            gates = self.gates.get(group.name)
+            if gates is None:
+                continue
+            group_lowering = group_lowerings[group.name]
+            already_rounded = not gates_are_data and all(
+                type_by_tensor.get(tensor) is group_lowering.boundary_type for tensor in group.inputs
+            )
+            feed.update(self._make_group_feed(group, gates, group_lowering, already_rounded, group.name in operators))
+            if gates_are_data:
+                continue
+            source_model = network.source_model if group_lowering.precision is Precision.FILE else None
+            type_by_tensor.update(
+                (tensor, tensor_type)
+                for tensor in self.results_by_group[group.name]
+                if (
+                    tensor_type := group_lowering.boundary_type
+                    if source_model is None
+                    else PRECISION_BY_FLOAT_TYPE.get(source_model.find_dtype(tensor), Precision.FP32)
+                )
+                is not Precision.FP32
+            )
         weights = {
             name: self._make_weight_array(weight, group_lowerings[weight.group], edited_constants)
             for name, weight in self.weight_inputs.items()
@@ -343,10 +374,11 @@ class GatedGraph:
         group: FusionGroup,
         gate_names: Mapping[str, str],
         group_lowering: GroupLowering,
+        inputs_are_rounded: bool,
         uses_norm_operator: bool,
     ) -> Mapping[str, np.ndarray]:
         """Returns the gates and scales of a group; the cached arrays if their inputs have not changed."""
-        key = (group_lowering.precision, group_lowering.boundary_type, uses_norm_operator)
+        key = (group_lowering.precision, group_lowering.boundary_type, inputs_are_rounded, uses_norm_operator)
         cached = self._group_feed_cache.get(group.name)
         if cached is not None and cached[0] == key and cached[1] is group_lowering.scales:
             return cached[2]
@@ -357,6 +389,8 @@ class GatedGraph:
             "fp32": is_plain_fp32
             if boundary_type is Precision.FILE
             else boundary_type is Precision.FP32 and operand_type_read is None,
+            "clean": inputs_are_rounded,
+            "direct": inputs_are_rounded and operand_type_read is None,
             "operator": uses_norm_operator,
             "sums": _accumulates_in_fp16(group_lowering),
         }

@@ -366,7 +366,9 @@ class ControlFlowEmitter(GroupEmitter):
         Args:
             values_by_boundary_type: The tensors that the group reads, unrounded, by boundary type.
         """
-        reduced = self._build_reduced_precision_graph(group, values_by_boundary_type, (group.final_tensor,))
+        reduced = self._build_reduced_precision_graph(
+            group, values_by_boundary_type, (group.final_tensor,), inputs_may_be_rounded=False
+        )
         tail, nodes = reduced.outputs[0], list(reduced)
         reduced.outputs.clear()
         reduced.remove(nodes)
@@ -377,11 +379,14 @@ class ControlFlowEmitter(GroupEmitter):
         group: FusionGroup,
         values_by_boundary_type: Mapping[Precision, MutableMapping[str, ir.Value]],
         requested_tensors: Sequence[str],
+        inputs_may_be_rounded: bool = True,
     ) -> ir.Graph:
         """Builds the graph of a fusion group in all of its precisions below FP32, one of which its gates select.
 
         Args:
             values_by_boundary_type: The tensors that the group reads, by boundary type.
+            inputs_may_be_rounded: True if the inputs may already be rounded to the boundary type, depending on the
+                gates.
         """
         gates = self.inputs.gates[group.name]
         result: ir.Graph | None = None
@@ -404,7 +409,12 @@ class ControlFlowEmitter(GroupEmitter):
                         if quantized_type in precisions
                     },
                     allow_floats=boundary_type in precisions,
+                    already_rounded_gate=gates["clean"] if inputs_may_be_rounded and len(precisions) > 1 else None,
                 ).build_graph(boundary_type.value)
+                if inputs_may_be_rounded and boundary_type in precisions:
+                    branch = build_if_graph(
+                        "direct", body(already_rounded=True).build_graph(boundary_type.value), branch
+                    )
                 norm = self.inputs.find_normalisation_operator(group.name)
                 if norm is not None and boundary_type is not Precision.FP32:
                     branch = build_if_graph("operator", body(norm=norm).build_graph(boundary_type.value), branch)
@@ -447,6 +457,8 @@ class _PrecisionBranch(PrecisionBody):
             gate is always selected.
         allow_floats: True if activations stay floats when no gate is true. If False, they are converted to the last of
             the types.
+        already_rounded_gate: A gate that is true if the activations are already rounded to the boundary type.
+        already_rounded: True if all inputs of the group are always rounded to the boundary type.
         norm: The normalisation that is computed by its operator; None if there is none.
     """
 
@@ -460,6 +472,8 @@ class _PrecisionBranch(PrecisionBody):
         *,
         type_gates: Mapping[Precision, ir.Value | None] | None = None,
         allow_floats: bool = True,
+        already_rounded_gate: ir.Value | None = None,
+        already_rounded: bool = False,
         norm: Normalisation | None = None,
     ) -> None:
         self._type_gates = type_gates or {}
@@ -473,8 +487,10 @@ class _PrecisionBranch(PrecisionBody):
             norm=norm,
         )
         self._flow, self._boundary_type = flow, boundary_type
-        self._allows_floats = allow_floats
+        self._allows_floats, self._already_rounded_gate = allow_floats, already_rounded_gate
+        self._known_inputs = group.inputs if already_rounded else ()
         self._sums_gate = self.inputs.gates[group.name].get("sums") if boundary_type is Precision.FP16 else None
+        self.rounded_tensors.update(self._known_inputs)
 
     def convert_layer_input(
         self, layer: Layer, input_index: int, tensor: str, value: ir.Value, has_compute_type: bool
@@ -483,7 +499,7 @@ class _PrecisionBranch(PrecisionBody):
         unchanged.
         """
         operand_types = self.types_by_input.get((layer.name, input_index), ())
-        rounds = has_compute_type and self.is_rounded_at_input(layer, tensor)
+        rounds = has_compute_type and tensor not in self._known_inputs and self.is_rounded_at_input(layer, tensor)
         if not operand_types and not rounds:
             return value
         key = (tensor, operand_types)
@@ -548,9 +564,18 @@ class _PrecisionBranch(PrecisionBody):
         def emit_rounded_value(nodes: Nodes) -> ir.Value:
             return self.emitter.round_to_precision(value, self._boundary_type, nodes) if rounds else value
 
+        def convert_value(operand_type: Precision, source: ir.Value, nodes: Nodes) -> ir.Value:
+            return self.emitter.convert_operand(operand_type, self.group, tensor, source, scale, nodes)
+
         def emit_converted_value(operand_type: Precision, nodes: Nodes) -> ir.Value:
-            return self.emitter.convert_operand(
-                operand_type, self.group, tensor, emit_rounded_value(nodes), scale, nodes
+            if not rounds or self._already_rounded_gate is None:
+                return convert_value(operand_type, emit_rounded_value(nodes), nodes)
+            return select(
+                self._already_rounded_gate,
+                lambda inner: convert_value(operand_type, value, inner),
+                lambda inner: convert_value(operand_type, emit_rounded_value(inner), inner),
+                tensor,
+                nodes,
             )
 
         def emit_choice_of_types(candidate_types: Sequence[Precision], nodes: Nodes) -> ir.Value:
