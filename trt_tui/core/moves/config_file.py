@@ -645,8 +645,9 @@ def _read_json(path: Path) -> dict[str, Any]:
             raise ValueError("it is nested too deeply")
         json.dumps(record, ensure_ascii=False).encode("utf-8")  # half a character, as in "\ud800", is not text
     except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(
-            f"{path.name} is not valid JSON", str(error), "Correct the file, or export the config again."
+            f"{path.name} is not valid JSON", reason, "Correct the file, or export the config again."
         ) from None
     if not isinstance(record, dict) or record.get("format") != CONFIG_FORMAT:
         raise InputError(
