@@ -231,7 +231,7 @@ def test_a_config_of_another_network_is_not_written(network, file):
         (b'{"format": 1, "version": 1, "version": 1}', "not valid JSON", "'version' twice"),
         (b'{"format": "trt-tui/precision-config", "version": NaN}', "not valid JSON", "NaN"),
         (b'{"format": 1, "version": ' + b"9" * 5000 + b"}", "not valid JSON", "5000 digits"),
-        (b"[" * 100_000, "not valid JSON", "recursion"),
+        (b"[" * 100_000, "not valid JSON", "nested too deeply"),
     ],
 )
 def test_what_is_no_config(network, file, content, title, cause):
