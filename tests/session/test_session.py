@@ -34,7 +34,7 @@ from trt_tui.options import Options
 from trt_tui.session import results, state
 from trt_tui.session.comparison_report import comparison_markdown, comparison_record, comparison_text
 from trt_tui.session.history import ConfigNames, SearchDoubt
-from trt_tui.session.jobs import Job
+from trt_tui.session.jobs import Job, PendingRequests
 from trt_tui.session.results import SessionResults
 from trt_tui.session.search_status import SearchStatus, make_search_request
 from trt_tui.session.session import Session
@@ -64,6 +64,26 @@ def test_the_time_of_a_job_counts_from_its_begin_to_its_end(monkeypatch):
     running = job.duration_s
     job.end_time = 125.0
     assert (waiting, running, job.duration_s) == (5.0, 10.0, 15.0)
+
+
+def test_jobs_that_the_user_requested_come_before_those_that_follow_the_cursor():
+    """A search is the very first. Of each kind the running ones come first."""
+    config = PrecisionConfig()
+    jobs = {
+        number: Job(number, request, "", begin_time=begin_time, phase_start_time=begin_time or 0.0)
+        for number, (request, begin_time) in enumerate(
+            [
+                (rq.PreviewEngine(config), 1.0),
+                (rq.PreviewEngine(config), 3.0),
+                (rq.MeasureWhatIf(config), None),
+                (rq.MeasureWhatIf(config), 2.0),
+                (make_search_request(config, []), None),
+            ]
+        )
+    }
+    requests = PendingRequests()
+    requests.update(jobs)
+    assert [job.number for job in requests.unfinished_jobs] == [4, 3, 2, 1, 0]
 
 
 def test_a_phase_begins_once_and_ends_with_its_last_item(monkeypatch):

@@ -159,7 +159,9 @@ async def test_nothing_is_searched_for_a_config_that_passes_without_raised_layer
     async with opened(tmp_path, target="sqnr>=1") as (app, main, pilot):
         await press(pilot, "a", "enter")
         note = app.screen.query_one("#note", Static)
-        assert isinstance(app.screen, ConfigSearchDialog) and "passes" in str(note.content)
+        (outcome,) = main.session.config_target_outcomes(main.session.config).values()
+        assert isinstance(app.screen, ConfigSearchDialog) and outcome.outcome is Outcome.UNCERTAIN_PASS
+        assert "passes in doubt (PASS?)" in str(note.content)
         await answered(pilot, "escape", "space", "a", "enter")
         assert finds(main, "PASS?, no layer")
         assert not main.session.search_status.best_config.find_raised_groups(main.session.outline)
@@ -239,7 +241,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
             assert {f"waits for {remedies.title}" in text for text in texts} == {bool(waiting)}
             assert {f"for {remedies.title}" in table[0], "waits" in table[0]} == {bool(waiting)}
             narrow_table = ["".join(text for text, *_ in line) for _, line in job_table(main.session, 52)[1]]
-            titles = [job.title for job in (main.session.pending_requests.running_jobs)]
+            titles = [job.title for job in (main.session.pending_requests.unfinished_jobs)]
             assert not lacking(" ".join(narrow_table), *titles), "what a job waits for is left out before its title"
         main.session.apply_event(ev.JobDone(remedies.number))
         remarks = ("TensorRT refuses it", "the exported network yields 3 dB: went on with a margin of 1.5")

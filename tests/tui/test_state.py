@@ -311,6 +311,15 @@ def test_shares_are_those_of_one_config(session):
         said = [text(line) for line in detail.detail_lines(session, values, VisibleRow(scope.path, 0, scope), 80, 20)]
         worst = next((line for line in said if line.lstrip().startswith("worst")), "")
         assert not worst or f"of {values.stale_config_name}" in " ".join(said)
+        for is_measuring, worst_share in ((True, 0.5), (False, 0.5), (False, -0.5)):
+            shown = replace(
+                values, is_measuring_shares=is_measuring, group_values=dict.fromkeys(scope.groups, worst_share)
+            )
+            said = [
+                text(line) for line in detail.detail_lines(session, shown, VisibleRow(scope.path, 0, scope), 80, 20)
+            ]
+            is_named = any(line.lstrip().startswith("worst") for line in said)
+            assert is_named is (not is_measuring and worst_share > 0), "not while shares change, nor below zero"
     shares[last.name] = replace(shares[first.name], fraction=1.0)
     session.results.get_or_create_results(config).has_all_shares = True
     values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config", before)

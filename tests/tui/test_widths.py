@@ -361,6 +361,14 @@ def test_the_outcome_that_counts_has_the_first_reason(session):
     assert second.endswith(" ~PASS?") and doubts == ("a doubt",)
 
 
+def test_a_failure_names_the_quiet_part_that_decides_it(session, monkeypatch):
+    monkeypatch.setattr(summary, "quiet_part_text", lambda _, accuracy: f"quiet at {accuracy.samples} samples")
+    for target, is_named in (("sqnr>=90", True), ("sqnr>=1", False), ("metric>=0.9999", False)):
+        session.set_target(target)
+        lines = [line for line in summary.outcome_reason_lines(session) if "quiet at" in line]
+        assert bool(lines) is is_named and all("FAIL" in line for line in lines)
+
+
 def test_the_narrow_table_keeps_the_value_of_the_target_of_an_export(session):
     session.request_build()
     executed = session.rest().results[session.config].exported_run.accuracy
@@ -374,10 +382,14 @@ def test_the_narrow_table_keeps_the_value_of_the_target_of_an_export(session):
 
 
 def test_the_text_of_a_gauge_is_whole_or_left_out_and_the_bar_is_shortened_first(session):
-    for target in ("sqnr>=20", "metric>=0.99", "sqnr>=1"):
+    for target in ("sqnr>=20", "metric>=0.99", "sqnr>=1", "sqnr>=1; cosine>=0.9999999"):
         session.set_target(target)
         words = text(target_gauge_line(session, 60)).lstrip(" ░█▏▎▍▌▋▊▉")
         assert words.endswith(("missing", "margin"))
+        is_second = "cosine" in target
+        assert words.endswith(" cosine missing") is is_second, "the value of another target than the first is named"
+        titles = text(summary.summary_lines(session, 160)[0])
+        assert ("and 1 more" in titles) is is_second and session.target_descriptions[0] in titles
         for width in range(60):
             line = text(target_gauge_line(session, width))
             assert cell_width(line) <= width

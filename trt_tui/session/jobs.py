@@ -121,17 +121,18 @@ class PendingRequests(dict[int, Job]):
         )
 
     @property
-    def running_jobs(self) -> list[Job]:
-        """The jobs that the background process has begun.
+    def unfinished_jobs(self) -> list[Job]:
+        """The running and waiting jobs.
 
-        Jobs that the user requested come first. Of each kind, the job that reported a new phase last comes first.
+        A search comes first, then other jobs that the user requested, and automatic jobs last. Of each kind, running
+        jobs come first, beginning with the one that reported a new phase last.
         """
-        begun_jobs = [job for job in self.values() if job.begin_time is not None]
-        return sorted(begun_jobs, key=lambda job: (job.is_automatic, -job.phase_start_time))
 
-    @property
-    def waiting_jobs(self) -> list[Job]:
-        return [job for job in self.values() if job.begin_time is None]
+        def sort_key(job: Job) -> tuple[bool, bool, bool, float]:
+            is_search = isinstance(job.request, rq.FindMixedPrecisionConfig)
+            return not is_search, job.is_automatic, job.begin_time is None, -job.phase_start_time
+
+        return sorted(self.values(), key=sort_key)
 
     def has_request(self, *kinds: type[rq.Request]) -> bool:
         return any(isinstance(job.request, kinds) for job in self.values())

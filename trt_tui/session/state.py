@@ -552,6 +552,12 @@ class SessionState:
         return [target.relative_description if len(totals) > 1 else target.description for target in self.targets]
 
     @property
+    def first_target_text(self) -> str:
+        """The first target in words, and the number of the others; "" before the network is open."""
+        more_text = f" and {len(self.targets) - 1} more" if len(self.targets) > 1 else ""
+        return f"{self.target_descriptions[0]}{more_text}" if self.targets else ""
+
+    @property
     def has_explicit_target(self) -> bool:
         """True if the user or the author of the config has stated a target. False for the default target."""
         return bool(self.target_text)

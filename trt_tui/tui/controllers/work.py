@@ -92,8 +92,7 @@ class JobController(Presenter):
 
     def _list_stoppable_jobs(self) -> list[Job]:
         """Returns the jobs that can be stopped, beginning with the job in the status line."""
-        pending_requests = self.session.pending_requests
-        return [job for job in (*pending_requests.running_jobs, *pending_requests.waiting_jobs) if not job.is_stopping]
+        return [job for job in self.session.pending_requests.unfinished_jobs if not job.is_stopping]
 
     def _stop_with_confirmation(self, jobs: Sequence[Job]) -> None:
         """Stops those of the given jobs that still run or wait. If one of these is old, the user must confirm."""

@@ -14,6 +14,7 @@ from textual.widgets.option_list import Option
 
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.measure.target import Outcome
 from trt_tui.core.moves.config import KEEP_PRECISIONS, KeepRuleMove, PrecisionConfig
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS, KEEP_RULES
 from trt_tui.core.network.layers import NetworkOutline
@@ -286,7 +287,9 @@ class ConfigSearchDialog(FieldsDialog):
             if self.unraised_config != session.config
             else "no layer is raised"
         )
-        self.met_text = f"{config_title(session)} passes; {fewer_text}" if is_target_met else ""
+        outcomes = session.config_target_outcomes(session.config).values()
+        doubt_text = "" if all(outcome.outcome is Outcome.PASS for outcome in outcomes) else " in doubt (PASS?)"
+        self.met_text = f"{config_title(session)} passes{doubt_text}; {fewer_text}" if is_target_met else ""
         self.may_have_lost_result = session.search_status is None and bool(session.saved_sha256)
         self.method_field = ChoiceField(
             "strategy", [(name, f"{name}: {description}") for name, description in STRATEGY_TEXTS.items()], "strategy"

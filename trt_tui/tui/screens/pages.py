@@ -231,7 +231,7 @@ class JobsPage(TablePage[Job]):
 
     def action_stop_all(self) -> None:
         """Stops all running and waiting jobs."""
-        self.stop_jobs([*self.session.pending_requests.running_jobs, *self.session.pending_requests.waiting_jobs])
+        self.stop_jobs(self.session.pending_requests.unfinished_jobs)
         self.update_lines()
 
 

@@ -331,6 +331,8 @@ def target_gauge_line(session: Session, width: int, is_marked: bool = True) -> L
     if target.bounded_value.unit:
         decibel_text = f"{distance:.1f}" if distance >= _MIN_SHOWN_DB else f"<{_MIN_SHOWN_DB}"
         distance_text = f"{mark}{decibel_text} {target.bounded_value.unit}"
+    if target is not session.target:
+        distance_text = f"{distance_text} {target.column_title}"
     text = f" {distance_text} {'missing' if margin < 0 else 'margin'}"
     text_style = "dim" if margin >= 0 else ""
     text = text if width >= cell_width(text) else ""

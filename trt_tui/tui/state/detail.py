@@ -689,11 +689,12 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
         )
     values = row_values.group_values
     texts = {name: row_values.row_value_text(values[name]) for name in scope.groups if name in values}
+    sort_values = row_values.worst_first_sort_values
     ranked = sorted(
-        (name for name in texts if texts[name] != "·"),
-        key=lambda name: -row_values.worst_first_sort_values.get(name, 0.0),
+        (name for name in texts if texts[name] != "·" and sort_values.get(name, 0.0) > 0),
+        key=lambda name: -sort_values[name],
     )
-    if ranked:
+    if ranked and not row_values.is_measuring_shares:
         detail_rows.append(
             (
                 "worst",

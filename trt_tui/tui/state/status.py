@@ -49,9 +49,8 @@ _MIN_SHOWN_S = 0.5
 
 
 def list_shown_jobs(session: Session) -> list[Job]:
-    """Returns the running jobs and then the waiting jobs, without very short automatic jobs."""
-    requests = session.pending_requests
-    return list(filter(_is_shown, [*requests.running_jobs, *requests.waiting_jobs]))
+    """Returns the running and waiting jobs without very short automatic jobs; those that the user requested first."""
+    return list(filter(_is_shown, session.pending_requests.unfinished_jobs))
 
 
 def _is_shown(job: Job) -> bool:
@@ -120,8 +119,7 @@ def short_jobs_line_forms(session: Session, stop_key: str) -> list[Line]:
 
 
 def wide_jobs_line(session: Session, width: int, stop_key: str) -> Line:
-    """Returns a line with the running jobs and their progress bars, then the waiting jobs. Without jobs, the line is
-    empty."""
+    """Returns a line with the unfinished jobs and their progress bars. Without jobs, the line is empty."""
     jobs = enumerate(list_shown_jobs(session))
     parts = [_job_bar_spans(session, job, "" if index else stop_key) for index, job in jobs]
     return clip_line([span for part in parts for span in part], width)
@@ -150,7 +148,7 @@ def job_table(session: Session, width: int) -> tuple[Line, list[tuple[Job, Line]
     """
     pending_requests = session.pending_requests
     ended_jobs = [job for job in reversed(pending_requests.jobs) if job.end_time is not None]
-    jobs, rows = [*pending_requests.running_jobs, *pending_requests.waiting_jobs, *ended_jobs], list[list[Span]]()
+    jobs, rows = [*pending_requests.unfinished_jobs, *ended_jobs], list[list[Span]]()
     for job in jobs:
         time_text = (
             elapsed_text(job.duration_s)
@@ -163,7 +161,7 @@ def job_table(session: Session, width: int) -> tuple[Line, list[tuple[Job, Line]
             [
                 (time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time)), "dim"),
                 (time_text, "" if job.end_time is None else "dim"),
-                (job.title, "strong" if job in pending_requests.running_jobs else ""),
+                (job.title, "strong" if job.begin_time is not None and job.end_time is None else ""),
                 (waiting_text(job).removeprefix("waits ") or _phase_text(job), "dim"),
                 _job_state_text(job),
             ]

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db, fp32_engine_fault_text
+from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND
 from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, RunKind
 from trt_tui.core.measure.target import TargetOutcome
@@ -25,7 +26,7 @@ from trt_tui.formatting import (
     run_title,
     take_first_cells,
 )
-from trt_tui.session.comparison_report import stage_table
+from trt_tui.session.comparison_report import quiet_part_text, stage_table
 from trt_tui.session.results import RESULT_SUFFIXES, collect_run_accuracies, find_decisive_outcome
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
@@ -112,8 +113,7 @@ def _target_texts(session: Session) -> list[str]:
         return [""] * 3
     baseline = session.results.reference_metric if target.kind == "metric" else {}
     baseline_value = next(iter(baseline.values()), None) if target.part_name is None else baseline.get(target.part_name)
-    more_text = f" and {len(session.targets) - 1} more" if len(session.targets) > 1 else ""
-    text = f"{session.target_descriptions[0]}{more_text}"
+    text = session.first_target_text
     baseline_text = f" (FP32 {metric_text(baseline_value)})" if baseline_value is not None else ""
     return [f"  target {text}{baseline_text}", f"  target {text}", f"  {text}"]
 
@@ -299,7 +299,7 @@ def fit_summary_table(session: Session, width: int) -> SummaryTable:
     if lost_metric:  # the value of the target stays
         first = next(index for index, column in enumerate(shown) if column.kind == "built")
         shown[first] = replace(shown[first], run_column=lost_metric[0].run_column)
-    target_text = session.target_descriptions[0] if is_wide and session.target is not None else ""
+    target_text = session.first_target_text if is_wide else ""
     return SummaryTable(
         shown,
         metric_title,
@@ -620,7 +620,8 @@ def outcome_reason_lines(session: Session) -> list[str]:
 def _list_outcome_reasons(session: Session, run: str = "config") -> list[tuple[str, tuple[str, ...]]]:
     """Returns each outcome of a run that has reasons, such as "c2 engine PASS?", with these reasons.
 
-    The outcome that counts is the first. A failed engine or exported network has its missed target as the reason.
+    The outcome that counts is the first. A failed engine or exported network has its missed target as the reason. Any
+    failure names the quiet part of an output that decides it.
     """
     config = session.get_run_config(run)
     outcomes = session.config_target_outcomes(config)
@@ -632,6 +633,8 @@ def _list_outcome_reasons(session: Session, run: str = "config") -> list[tuple[s
         reasons = result.reasons
         if result is decisive and kind is not RunKind.SIMULATED_CONFIG and not result.passes and not reasons:
             reasons = (session.missed_target_text(result, accuracies[kind]),)
+        if not result.passes and any(target.kind in ERROR_METRICS for target in session.targets):
+            reasons = (*reasons, *filter(None, [quiet_part_text(session, accuracies[kind])]))
         if reasons:
             mark = SIMULATED_MARK if is_outvoted else ""
             listed.append((f"{name}{RESULT_SUFFIXES[kind]} {mark}{result.outcome.value}", reasons))
