@@ -674,10 +674,17 @@ async def test_changes_the_target(tmp_path):
         assert "≥ 8 dB" in text(main, "header")
         await press(pilot, "g", "right", "5", "enter")
         assert app.session.target.value == 85, "the arrow keys keep the text"
-        await press(pilot, "g")
-        note = str(app.screen.query_one("#note", Static).content)
-        assert len(app.session.read_targets(note.partition("several:")[2])) > 1
-        await press(pilot, "escape", "a", *"sqnr>=9")
+        for output_count in (1, 2):  # of two outputs, none is known to hold the scores of classes
+            app.session._opened_network = replace(
+                app.session._opened_network, judged_outputs=app.session.judged_outputs * output_count
+            )
+            await press(pilot, "g")
+            note = str(app.screen.query_one("#note", Static).content)
+            *examples, _ = note.replace(" (dB, worst output)", "").split(" or ")
+            assert len(app.session.read_targets("; ".join(examples))) == len(examples) > 3
+            assert ("agreement>=0.99" in examples) is (output_count == 1)
+            await press(pilot, "escape")
+        await press(pilot, "a", *"sqnr>=9")
         assert app.screen.query_one("#tolerance", Input).value == "sqnr>=9"
 
 

@@ -82,16 +82,15 @@ class ConfigController(Presenter):
             session.set_target(text)
             self.draw_all()
 
-        examples = ["sqnr>=20 (dB, worst output)", "cosine>=0.999", "agreement>=0.99"]
-        if session.results.reference_metric:
-            examples += ["metric>=base-0.01", "metric>=base-1%"]
+        examples = ["sqnr>=20 (dB, worst output)", "cosine>=0.999", "mismatch<=0.01", "agreement>=0.99"]
+        examples += ["metric>=base-0.01", "metric>=base-1%"]
         if len(session.results.reference_metric) > 1:
             part = list(session.results.reference_metric)[1]
             examples += [f"metric[{part}]>=base-1%", "metric[*]>=base-2%"]
-        examples.append("several: sqnr>=20; cosine>=0.999")
-        text = session.targets_text or "sqnr>=20"
+        examples = [text for text in examples if not input_error_text(session.read_target, text.partition(" (dB")[0])]
+        note = " or ".join((*examples, 'several with "; " between them'))
         self.open_dialog(
-            Prompt("Target", text, " or ".join(examples), partial(input_error_text, session.read_targets)),
+            Prompt("Target", session.targets_text, note, partial(input_error_text, session.read_targets)),
             set_typed_target,
         )
 
