@@ -227,6 +227,9 @@ def test_a_filter_takes_all_words_and_opens_what_matches():
     assert {line.row.group.name for line in lines if isinstance(line.row, GroupRow)} == matches
     assert parse_filter("   ") is None
     assert matching("!qkv") == every - matching("qkv") and matching("/qkv.*MatMul/ op:matmul") == matches
+    for pattern in ("/^qkv$/", "/^blocks.0.attn.qkv$/", "/^node_MatMul_12$/"):
+        assert "node_MatMul_12" in matching(pattern), pattern
+    assert matching("/MatMul_12$/") == {"node_MatMul_12"}
     for text, share, found in (
         ("share>1%", 0.02, True),
         ("share>1%", 0.01, False),

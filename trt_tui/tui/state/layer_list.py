@@ -42,7 +42,7 @@ class FilterableGroup:
     """A fusion group with the properties that a filter tests.
 
     Attributes:
-        search_text: Names, path and operator of the group.
+        search_text: Names, path and operator of the group, each on a line.
         share: The error share of the group; None if it is not measured.
         requested: The requested precision.
         is_kept: True if a keep rule fixes the precision.
@@ -77,7 +77,7 @@ def parse_filter(text: str) -> RowFilter | None:
     term                condition
     ==================  ================================================================================
     ``text``            name, path or operator contains the text, in any case
-    ``/regex/``         name, path or operator contains a match, in any case
+    ``/regex/``         name, path or operator contains a match, in any case; ``^`` and ``$`` are its ends
     ``share>1%``        the error share of the group (also ``>=``, ``<``, ``<=``); false if not measured
     ``prec:int8``       the requested precision; ``prec:file``: that of the file, ``prec:kept``: by a rule
     ``op:conv``         the operator contains the text
@@ -101,7 +101,7 @@ def _parse_filter_term(term: str) -> FilterTest:
         if len(term) > _MAX_PATTERN_CHARACTERS:
             raise ValueError(f"a pattern has at most {_MAX_PATTERN_CHARACTERS} characters")
         try:
-            pattern = re.compile(term[1:-1], re.IGNORECASE)
+            pattern = re.compile(term[1:-1], re.IGNORECASE | re.MULTILINE)
         except re.error as error:
             raise ValueError(f"{term}: {error}") from None
         return lambda item: pattern.search(item.search_text) is not None

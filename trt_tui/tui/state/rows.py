@@ -215,9 +215,9 @@ class TreeModel:
         return self.titles[row.group.name] if full_names and isinstance(row, GroupRow) else row.label
 
     def search_text(self, row: GroupRow) -> str:
-        """Returns the text of a row in which a filter searches: its names, path and operator."""
+        """Returns the text of a row in which a filter searches: its names, path and operator, each on a line."""
         name = row.group.name
-        return f"{self.titles[name]} {row.path} {name} {row.group.operator}"
+        return "\n".join((row.label, self.titles[name], row.path, name, row.group.operator))
 
     def combine_by_scope(
         self, values: Mapping[str, NumberT], combine: Callable[[NumberT, NumberT], NumberT] = operator.add
