@@ -129,6 +129,17 @@ async def test_help_finds_plurals(tmp_path, typed):
         assert entries and len(entries) < len(app.screen.entries) // 2
 
 
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [(text, "config") for text in ("reset", "start over", "default")]
+    + [(text, text) for text in ("exact", "GPTQ", "bias correction", "attention core")]
+    + [("folded", "folded nodes")],
+)
+def test_help_finds_a_word_by_what_a_user_types(typed, name):
+    entries = HelpPage(str, list_explained_terms()).entries
+    assert any(name in entry.names and typed.lower() in entry.search_text for entry in entries)
+
+
 @pytest.mark.parametrize("column", LAYER_COLUMNS, ids=lambda column: column.id)
 def test_steps_of_a_column_name_keys_that_exist(column):
     assert column.next_steps.keys() <= keys.DEFAULT_KEYS.keys()

@@ -256,7 +256,7 @@ ACTIONS = (
         "4,c",
         "configs",
         "Configs",
-        "Go to the configs; again: all of them with their results. Enter selects one",
+        "Go to the configs; again: all of them with their results. Enter selects one, such as c0 to start over",
         Precondition.NETWORK,
         footer=55,
     ),
