@@ -76,7 +76,7 @@ def test_a_quiet_part_of_a_concat_is_named_with_its_rms(scale, is_quiet):
         outputs[name] = OutputErrors(sums.compute_error_metrics())
     text = quiet_part_text(SimpleNamespace(judged_outputs=judged), Accuracy(outputs))
     rms = float(np.sqrt(np.mean(reference**2)))
-    expected = ["y[:, 8:16] (from y[:, 8:16])", number_text(scale * rms), number_text(rms)]
+    expected = ["y[:, 8:16] is", "(from y[:, 8:16])", number_text(scale * rms), number_text(rms)]
     assert not lacking(text, *expected) if is_quiet else text == ""
     assert quiet_part_text(SimpleNamespace(judged_outputs=judged[1:]), Accuracy(outputs)) == ""
 

@@ -323,6 +323,11 @@ def test_shares_are_those_of_one_config(session):
             ]
             is_named = any(line.lstrip().startswith("worst") for line in said)
             assert is_named is (not is_measuring and worst_share > 0), "not while shares change, nor below zero"
+    harmful = {first.name: replace(shares[first.name], fraction=-0.5, half_width=0.1)}
+    for stale_config in (None, before):
+        shown = replace(values, shares=harmful, stale_config=stale_config)
+        said = detail.share_doubt_text(shown, first.name)
+        assert (detail.RAISING_HARMS_TEXT in said) is (stale_config is None), "an earlier share does not say it"
     shares[last.name] = replace(shares[first.name], fraction=1.0)
     session.results.get_or_create_results(config).has_all_shares = True
     values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config", before)

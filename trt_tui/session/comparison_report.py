@@ -341,8 +341,8 @@ def quiet_part_text(session: SessionState, accuracy: Accuracy | None) -> str:
     if not 0 < levels[part.name] < MAX_QUIET_RMS_RATIO * max(levels.values()):
         return ""
     return (
-        f"{part.name} ({part.note}) is judged separately: its rms is {number_text(levels[part.name])}, the largest rms "
-        f"of a part {number_text(max(levels.values()))}"
+        f"{part.name} is judged separately: its rms is {number_text(levels[part.name])}, the largest rms of a part "
+        f"{number_text(max(levels.values()))} ({part.note})"
     )
 
 

@@ -443,10 +443,12 @@ def scope_share_texts(row_values: RowValues, scope: Scope) -> list[str]:
 
 
 def _raising_harms(row_values: RowValues, group_name: str) -> bool:
-    """Returns True if a share is below zero with its whole interval, and the value if raised is not the same."""
+    """Returns True if a share of the shown config is below zero with its whole interval, and the value if raised is not
+    the same."""
     share = row_values.shares.get(group_name)
     return (
         share is not None
+        and row_values.stale_config is None
         and share.fraction + (share.half_width or 0.0) <= -MIN_SHOWN_SHARE
         and row_values.find_toggle([row_values.model.outline.get_group(group_name)]).outcome_text != SAME_VALUE_MARK
     )
