@@ -29,7 +29,7 @@ from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.search_report import search_evidence_lines
 from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text, best_value_text, make_search_request
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.dialogs import ErrorDialog, FieldsDialog, KeyHints
+from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, FieldsDialog, KeyHints
 from trt_tui.tui.screens.forms import STRATEGY_TEXTS, ChoiceField, ConfigSearchDialog, parse_budget
 from trt_tui.tui.screens.pages import ExplanationDialog, SearchResultPage
 from trt_tui.tui.spans import line_width
@@ -247,7 +247,9 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         remarks = ("TensorRT refuses it", "the exported network yields 3 dB: went on with a margin of 1.5")
         finding.progress = replace(finding.progress, remarks=remarks)
         job.begin_time -= 3 * 3600
-        await press(pilot, "a")
+        await press(pilot, "q")
+        assert isinstance(app.screen, ConfirmDialog) and main.session.is_searching, "it does not end with one key"
+        await press(pilot, "escape", "a")
         assert isinstance(app.screen, SearchResultPage) and app.screen.selected_search_option.config == best
         for size in (LARGE, (60, 15)):
             await pilot.resize_terminal(*size)

@@ -500,6 +500,3 @@ class ExplanationController(Presenter):
             and layer_list.view is not LayerListView.BLOCKS
         ):
             self.layer_tree.focus()
-
-    def do_quit(self) -> None:
-        self.quit_app()

@@ -115,6 +115,16 @@ class JobController(Presenter):
         self.session.stop_jobs([job.number for job in jobs])
         self.show_message(f"stopped: {stopped_jobs_text(jobs)}; the last results stay", "")
 
+    def do_quit(self) -> None:
+        """Ends the application. If a search has run for more than `MIN_CONFIRM_AGE_S`, the user must confirm."""
+        session = self.session
+        age = session.pending_requests.unfinished_jobs[0].duration_s if session.is_searching else 0.0
+        if age <= MIN_CONFIRM_AGE_S:
+            self.quit_app()
+            return
+        question = f"Quit? The search has run for {duration_text(age)}, and what it found is lost."
+        self.open_dialog(ConfirmDialog(question, "quit", "go on"), lambda _: self.quit_app())
+
     def do_jobs(self) -> None:
         self.open_dialog(JobsPage(self.session, self._stop_with_confirmation))
 

@@ -23,6 +23,7 @@ from trt_tui.core.quantized_types import BLOCK_PRECISIONS, QUANTIZED_TYPES
 from trt_tui.core.search import TOP_DOWN_METHODS
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import escape_hidden_characters, is_hidden_character
+from trt_tui.session.results import find_decisive_outcome
 from trt_tui.session.search_status import MAX_BUILDS, make_search_request
 from trt_tui.session.session import Session
 from trt_tui.session.state import TOLERANCE_SEPARATOR
@@ -287,8 +288,8 @@ class ConfigSearchDialog(FieldsDialog):
             if self.unraised_config != session.config
             else "no layer is raised"
         )
-        outcomes = session.config_target_outcomes(session.config).values()
-        doubt_text = "" if all(outcome.outcome is Outcome.PASS for outcome in outcomes) else " in doubt (PASS?)"
+        outcome = find_decisive_outcome(session.config_target_outcomes(session.config))
+        doubt_text = " in doubt (PASS?)" if outcome and outcome.outcome is Outcome.UNCERTAIN_PASS else ""
         self.met_text = f"{config_title(session)} passes{doubt_text}; {fewer_text}" if is_target_met else ""
         self.may_have_lost_result = session.search_status is None and bool(session.saved_sha256)
         self.method_field = ChoiceField(
