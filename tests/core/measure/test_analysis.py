@@ -259,6 +259,20 @@ def test_a_sample_that_is_not_finite_is_the_worst_and_one_without_signal_is_not(
     assert one.worst_sample.index == 2 and one.worst_sqnr_db is None and one.errors.nan == 1
 
 
+def test_a_sample_with_nan_agrees_in_no_class(analysed):
+    """The position of a NaN is that of the largest score for argmax."""
+    analysis = analysed(networks.mlp(), vectors())
+    reference = analysis.get_reference_outputs(0)
+    (output,) = analysis.judged_outputs
+    reducer = AccuracyReducer(
+        analysis.samples, [0], (output,), analysis.get_reference_outputs, classifier_output=output
+    )
+    broken = reference["y"].copy()
+    broken[2, broken[2].argmax()] = np.nan
+    reducer.add_feed_outputs(0, {"y": broken})
+    assert reducer.compute_accuracy().agreement == 0.75
+
+
 def test_agreement_is_for_class_scores_alone(analysed):
     assert analysed(networks.mlp(), vectors()).classifier_output.name == "y"
     assert analysed(networks.unet_small(), {"image": np.zeros((4, 1, 32, 32), np.float32)}).classifier_output is None

@@ -140,8 +140,10 @@ class AccuracyReducer:
                 sums["count"] = flatten_each_sample(counted, rows).sum(1)
             self._add_error_sums(feed_index, judged_output.name, sums, rows)
             if judged_output is self._classifier_output and is_judged:
-                top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
-                self.bootstrap_sampler.agreements.append((top == now).astype(np.float64)[:, None])
+                top, now = expected.reshape(rows, -1), got.reshape(rows, -1)
+                has_new_nan = (np.isnan(now) & ~np.isnan(top)).any(1)  # argmax takes NaN for the largest score
+                agrees = (top.argmax(1) == now.argmax(1)) & ~has_new_nan
+                self.bootstrap_sampler.agreements.append(agrees.astype(np.float64)[:, None])
         if self._metric_scorer is not None and is_judged:
             self.metric_outputs[feed_index] = {name: outputs[name] for name in self._metric_scorer.output_names}
         self.added_samples += rows * is_judged
