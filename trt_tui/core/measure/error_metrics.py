@@ -364,7 +364,8 @@ class ErrorSums(dict[str, Any]):
     def merge_sums(self, other_sums: Mapping[str, Any]) -> None:
         """Adds sums that were computed elsewhere (inside a graph), by name. Of maxima the larger one is kept."""
         for name, value in other_sums.items():
-            self[name] = np.fmax(self[name], value) if name.endswith("_max") else self[name] + value
+            # + 0.0, since the largest of 0 and -0 may be -0
+            self[name] = np.fmax(self[name], value) + 0.0 if name.endswith("_max") else self[name] + value
 
     def merge_table(self, table: np.ndarray) -> None:
         """Adds a table with a row for each tensor and the columns `ERROR_SUM_COLUMNS`."""
