@@ -474,6 +474,12 @@ def test_an_engine_confirms_what_was_found(with_builder):
     assert found(again).confirmed and len(worker.built) == 1 and of(again, ev.EngineBuilt)
 
 
+def test_the_gap_of_other_engines_is_no_doubt_in_a_result_that_its_engine_confirms(with_builder):
+    ended = found(with_builder(0.05).answer(replace(CLOSE, tolerances=("sqnr>=44",))))
+    assert ended.confirmed and ended.result.best_evaluation.score < 1.1, "within the gap of engines in INT8"
+    assert ended.target_outcome.passes and "than simulated" not in ended.target_outcome.text
+
+
 def test_where_the_engine_fails_the_search_goes_on_with_the_difference(with_builder):
     worker = with_builder(3.0)
     ended = found(worker.answer(CLOSE))

@@ -30,6 +30,7 @@ from trt_tui.core.measure.engine_agreement import (
 from trt_tui.core.measure.group_sweep import sensitivity_from_sweep
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
+    GAP_KINDS,
     Accuracy,
     Caveat,
     EngineResult,
@@ -1280,6 +1281,10 @@ class SearchJob:
             result = replace(
                 result, best_evaluation=replace(best, target_result=replace(best.target_result, accuracy=accuracy))
             )
+            if self.confirmed:  # its engine shows the gap of this config
+                accuracy = replace(
+                    accuracy, caveats=tuple(entry for entry in accuracy.caveats if entry.kind not in GAP_KINDS)
+                )
             if measured is accuracy and measured is not accuracy_with_interval:
                 target_outcome = best.target_result.target_outcome
             elif (target_outcome := judge_accuracy(self.targets, accuracy)) is not None and check_result is not None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests import networks
 from tests.networks import Builder, floats
-from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.results import SIMULATION_GAP, Accuracy, EngineResult, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.simulation_limits import GAP_PATTERNS, find_known_gap_caveats
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
@@ -15,6 +15,10 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs.engine import build_spread_caveat
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+
+
+def find_pattern_caveats(*arguments):
+    return [caveat for caveat in find_known_gap_caveats(*arguments) if caveat.kind != SIMULATION_GAP]
 
 
 def one_layer(
@@ -72,7 +76,7 @@ def network_of(name: str, opened):
 @pytest.mark.parametrize("number,name", enumerate(CASES))
 def test_each_pattern_is_found_in_its_precision_alone(number, name, opened):
     network, precision = network_of(name, opened), CASES[name][1]
-    caveats = find_known_gap_caveats(network, PrecisionConfig.from_precision(precision))
+    caveats = find_pattern_caveats(network, PrecisionConfig.from_precision(precision))
     pattern = GAP_PATTERNS[number]
     assert [caveat.gap_db for caveat in caveats] == [pattern.gap_db] and pattern.text in caveats[0].text
     assert find_known_gap_caveats(network, PrecisionConfig.from_precision(FP32)) == ()
@@ -88,7 +92,7 @@ def test_products_that_a_file_has_in_fp16_have_a_gap(tmp_path):
     onnx.save(b.model([floats("x", "b", 64)], [floats("y", "b", 8)]), tmp_path / "half.onnx")
     network = open_network(tmp_path / "half.onnx")
     assert network.has_file_precision
-    [caveat] = find_known_gap_caveats(network, PrecisionConfig.from_precision(Precision.FILE))
+    [caveat] = find_pattern_caveats(network, PrecisionConfig.from_precision(Precision.FILE))
     assert caveat.gap_db == 4.8 and "FP16 products of the file" in caveat.text
     assert find_known_gap_caveats(network, PrecisionConfig.from_precision(FP32)) == ()
 
@@ -103,7 +107,7 @@ def test_ordinary_layers_have_no_known_gap(opened):
         one_layer("Gemm", (16, 8), ("b", 16), ("b", 8)),
     ):
         for precision in (FP16, INT8):
-            assert find_known_gap_caveats(opened(model), PrecisionConfig.from_precision(precision)) == ()
+            assert find_pattern_caveats(opened(model), PrecisionConfig.from_precision(precision)) == []
 
 
 def accuracy(sqnr_db: float, *caveats) -> Accuracy:
@@ -128,6 +132,15 @@ def test_a_margin_within_a_gap_is_uncertain(opened, name, gap_db):
     assert judge_accuracy(target, accuracy(30 + gap_db - 0.1, *caveats)).outcome is Outcome.UNCERTAIN_PASS
     assert judge_accuracy(target, accuracy(36, *caveats)).outcome is Outcome.PASS
     assert judge_accuracy(target, accuracy(29, *caveats)).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(("precision", "gap_db"), [(INT8, 1.1), (FP16, 1.4), (Precision.BF16, None), (FP32, None)])
+def test_ordinary_layers_have_the_gap_of_their_lowest_precision(opened, precision, gap_db):
+    model = one_layer("MatMul", (16, 8), ("b", 16), ("b", 8))
+    caveats = find_known_gap_caveats(opened(model), PrecisionConfig.from_precision(precision))
+    assert [caveat.gap_db for caveat in caveats] == ([] if gap_db is None else [gap_db])
+    outcome = judge_accuracy([parse_target("sqnr>=30")], accuracy(31, *caveats)).outcome
+    assert outcome is (Outcome.PASS if gap_db is None else Outcome.UNCERTAIN_PASS)
 
 
 def test_builds_further_apart_than_the_margin_are_uncertain():

@@ -20,7 +20,7 @@ from trt_tui.core.measure.error_metrics import (
     pair_each_sample_with_another,
 )
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput
-from trt_tui.core.measure.results import Accuracy, OutputErrors
+from trt_tui.core.measure.results import SIMULATION_GAP, Accuracy, OutputErrors
 from trt_tui.core.measure.simulation import measure_sample_dependence
 from trt_tui.core.measure.target import judge_accuracy, parse_target
 from trt_tui.core.measure.user_metric import SHUFFLED, MetricScorer
@@ -182,7 +182,7 @@ def test_an_output_that_hardly_varies_is_no_certain_pass(run, tmp_path):
     record = json.loads(out.read_text())["runs"]["fp16"]
     output = record["outputs"]["y"]
     assert output["variation_db"] < -100 and output["varying_sqnr_db"] < 0 and record["result"]["outcome"] == "PASS?"
-    assert [one["kind"] for one in record["caveats"]] == ["steady output"]
+    assert [one["kind"] for one in record["caveats"]] == [SIMULATION_GAP, "steady output"]
     assert "hardly varies" in (tmp_path / "out.md").read_text()
 
 

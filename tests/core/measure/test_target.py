@@ -12,7 +12,14 @@ from tests.refusals import refused
 from tests.texts import lacking, numbers
 from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, AxisSlice, JudgedOutput
-from trt_tui.core.measure.results import PARTLY_JUDGED_OUTPUT, Accuracy, Caveat, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.results import (
+    PARTLY_JUDGED_OUTPUT,
+    SIMULATION_GAP,
+    Accuracy,
+    Caveat,
+    ErrorMetrics,
+    OutputErrors,
+)
 from trt_tui.core.measure.target import (
     MIN_SAMPLES_OF_MAXIMUM,
     check_targets,
@@ -422,6 +429,7 @@ OVERFLOW = Caveat("overflow", "conv overflows FP16 with 70000", fails_run=True)
 MAY_OVERFLOW = Caveat("may overflow", "scores may overflow FP16")
 PARTLY_JUDGED = Caveat(PARTLY_JUDGED_OUTPUT, "the output y is not judged")
 GAP = Caveat("known gap", "engines differ by 2 dB here", gap_db=2.0)
+ORDINARY_GAP = replace(GAP, kind=SIMULATION_GAP)
 
 
 def accuracy(sqnr=25.0, interval=(24.0, 26.0), samples=64, total=None, caveats=(), metric=None, **errors):
@@ -475,6 +483,9 @@ def test_a_metric_reads_outputs_that_are_judged_in_part():
         ("sqnr>=20", accuracy(caveats=[GAP]), "PASS", ""),
         ("sqnr>=23.5", accuracy(caveats=[GAP]), "PASS?", "engines differ"),
         ("metric>=0.5", accuracy(caveats=[GAP], metric={"f1": 0.9}), "PASS?", "engines differ"),
+        ("sqnr>=23.5", accuracy(caveats=[ORDINARY_GAP]), "PASS?", "engines differ"),
+        ("mse<=0.0011", accuracy(caveats=[ORDINARY_GAP], mse=0.001), "PASS?", "engines differ"),
+        ("max_abs<=0.055", accuracy(samples=MIN_SAMPLES_OF_MAXIMUM, caveats=[ORDINARY_GAP]), "PASS", ""),
         ("max_abs<=0.1", accuracy(samples=MIN_SAMPLES_OF_MAXIMUM), "PASS", ""),
         ("max_abs<=0.1", accuracy(samples=9), "PASS?", "probability of up to 10 %"),
         ("max_abs<=0.01", accuracy(samples=2, interval=None), "FAIL", ""),

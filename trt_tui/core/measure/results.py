@@ -116,7 +116,7 @@ class Caveat:
         kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
             "known gap", "data dependent", "builds differ", "not executed", "not met as exported",
             "no engine", "unjudged output", "unsimulated layers", "random inputs",
-            `PARTLY_JUDGED_OUTPUT`, `DECISIVE_SAMPLES` or "other precisions".
+            `PARTLY_JUDGED_OUTPUT`, `DECISIVE_SAMPLES`, `SIMULATION_GAP` or "other precisions".
         text: The reason as one sentence without a full stop.
         gap_db: The margin to the target, in dB, below which the caveat counts; None if it always counts.
         fails_run: True if the run misses every target, whatever its values are.
@@ -133,6 +133,12 @@ PARTLY_JUDGED_OUTPUT = "partly judged output"
 
 DECISIVE_SAMPLES = "decisive samples"
 """The kind of a caveat that counts for targets of a ratio of energies only."""
+
+SIMULATION_GAP = "simulation gap"
+"""The kind of a caveat that counts for targets of an error energy only: the gap was measured in dB of SQNR."""
+
+GAP_KINDS = ("known gap", SIMULATION_GAP)
+"""The kinds of caveats that no longer count once the engine of the config itself was measured."""
 
 RANDOM_INPUTS_CAVEAT = Caveat("random inputs", "the inputs are random, and real data may lose more")
 

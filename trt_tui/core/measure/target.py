@@ -34,7 +34,7 @@ from trt_tui.core.measure.error_metrics import (
     ErrorMetrics,
 )
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, INTEGER_KIND, JudgedOutput, find_class_score_output
-from trt_tui.core.measure.results import DECISIVE_SAMPLES, PARTLY_JUDGED_OUTPUT, Accuracy, Caveat
+from trt_tui.core.measure.results import DECISIVE_SAMPLES, PARTLY_JUDGED_OUTPUT, SIMULATION_GAP, Accuracy, Caveat
 from trt_tui.core.measure.simulation_limits import find_simulation_failure_reason
 from trt_tui.core.measure.user_metric import SCRAMBLED, SHUFFLED
 from trt_tui.core.network.layers import NetworkOutline
@@ -712,6 +712,10 @@ def _missing_interval_reason(target: Target, accuracy: Accuracy) -> str:
     return f"fewer than {MIN_SAMPLES} batches are too few for a confidence interval, since samples cannot be told apart"
 
 
+_TARGET_KINDS_OF_CAVEATS = {DECISIVE_SAMPLES: ("sqnr", "cosine"), SIMULATION_GAP: ("sqnr", "cosine", "mse")}
+"""The kinds of targets that caveats of some kinds count for."""
+
+
 def _is_caveat_relevant(caveat: Caveat, targets: Sequence[Target], accuracy: Accuracy) -> bool:
     """Returns True if a caveat makes the outcome of an accuracy uncertain at its margin to the targets.
 
@@ -721,8 +725,8 @@ def _is_caveat_relevant(caveat: Caveat, targets: Sequence[Target], accuracy: Acc
         return False
     if caveat.gap_db is None:
         return True
-    if caveat.kind == DECISIVE_SAMPLES:
-        targets = [target for target in targets if target.kind in ("sqnr", "cosine")]
+    if (kinds := _TARGET_KINDS_OF_CAVEATS.get(caveat.kind)) is not None:
+        targets = [target for target in targets if target.kind in kinds]
     return any(
         bounding_target.normalized_loss(accuracy) is None
         or (score := bounding_target.margin_score(accuracy)) is None
