@@ -1,8 +1,8 @@
-"""A JSON reader for files of any size that leaves long strings in the file and keeps only their positions.
+"""A JSON reader for files of any size that leaves long strings in the memory-mapped file.
 
 Streaming parsers such as ijson return whole strings, and a tensor in JSON is one string of base64. With such a parser,
-a gigabyte of values needs several gigabytes of memory. This reader needs a few numbers for each such string. A list of
-numbers, the other form of a tensor in JSON, becomes one array. All other text goes to Python's parser.
+a gigabyte of values needs several gigabytes of memory. This reader returns a view of the file for each such string. A
+list of numbers, the other form of a tensor in JSON, becomes one array. All other text goes to Python's parser.
 """
 
 import itertools
@@ -11,7 +11,6 @@ import mmap
 import re
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ MAX_VALUES = 4_000_000
 MAX_KEPT_BYTES = 1 << 30
 """The maximum length of a file without its long strings and its lists of numbers."""
 
-_BLOCK_BYTES = 1 << 20
 _START_PATTERN = re.compile(rb'["\[]')
 _STRING_PATTERN = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _NUMBER = (
@@ -41,38 +39,9 @@ _NUMBER_LIST_PATTERN = re.compile(rb"\[(%b(?:,%b)*+)\]" % (_NUMBER, _NUMBER))
 _WHOLE_NUMBERS_PATTERN = re.compile(rb"\s*+-?\d{1,18}+\s*+(?:,\s*+-?\d{1,18}+\s*+)*+")
 
 
-@dataclass(frozen=True)
-class FileSpan:
-    """A long JSON string that stays in its file, with its position.
-
-    Attributes:
-        start: The position of the first byte after the opening quote.
-        length: The number of bytes up to the closing quote.
-    """
-
-    path: Path
-    start: int
-    length: int
-
-    def iterate_blocks(self, block_bytes: int = _BLOCK_BYTES) -> Iterator[bytes]:
-        """Yields the bytes of the string as stored in the file, ``block_bytes`` at a time.
-
-        Raises:
-            InputError: The file is shorter than it was.
-        """
-        with open_regular_file(self.path) as file:
-            file.seek(self.start)
-            remaining_bytes = self.length
-            while remaining_bytes:
-                piece = file.read(min(block_bytes, remaining_bytes))
-                if not piece:
-                    raise InputError(f"{self.path.name} was cut off while it was read", "", "Run the command again.")
-                remaining_bytes -= len(piece)
-                yield piece
-
-
 def read_lazy_json(path: Path, file_name: str) -> Any:
-    """Reads a JSON file and returns its value, with each string of over `MAX_KEPT_STRING_BYTES` bytes as a `FileSpan`.
+    """Reads a JSON file and returns its value, with each string of over `MAX_KEPT_STRING_BYTES` bytes as a view
+    of its bytes in the file.
 
     Objects become dictionaries; of two equal keys the last counts. A list of numbers becomes an array in int64 or
     float64.
@@ -87,13 +56,13 @@ def read_lazy_json(path: Path, file_name: str) -> Any:
     mark, values = uuid.uuid4().hex, list[Any]()  # no text of the file contains the mark
     with limit_file_reading(path), open_regular_file(path) as file:
         try:
-            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
-                pieces, position = [], 0
-                for start, stop, value in itertools.islice(_find_large_values(text, path), MAX_VALUES):
-                    pieces += [text[position:start], b'{"%s": %d}' % (mark.encode(), len(values))]
-                    values.append(value)
-                    position = stop
-                rest = b"".join((*pieces, text[position : position + MAX_KEPT_BYTES]))
+            text = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)  # it is closed with the last view of it
+            pieces, position = [], 0
+            for start, stop, value in itertools.islice(_find_large_values(text), MAX_VALUES):
+                pieces += [text[position:start], b'{"%s": %d}' % (mark.encode(), len(values))]
+                values.append(value)
+                position = stop
+            rest = b"".join((*pieces, text[position : position + MAX_KEPT_BYTES]))
             if len(rest) > MAX_KEPT_BYTES or rest.count(b",") > MAX_VALUES:
                 raise ValueError("it has more values than any dump of tensors")
             return json.loads(rest, strict=False, object_hook=lambda item: values[item[mark]] if mark in item else item)
@@ -106,7 +75,7 @@ def read_lazy_json(path: Path, file_name: str) -> Any:
             ) from None
 
 
-def _find_large_values(text: mmap.mmap, path: Path) -> Iterator[tuple[int, int, FileSpan | np.ndarray]]:
+def _find_large_values(text: mmap.mmap) -> Iterator[tuple[int, int, memoryview | np.ndarray]]:
     """Yields the start, the end and the value of each long string and of each list of numbers."""
     stop = 0
     while (match := _START_PATTERN.search(text, stop)) is not None:
@@ -119,7 +88,7 @@ def _find_large_values(text: mmap.mmap, path: Path) -> Iterator[tuple[int, int, 
             if not stop:
                 raise ValueError("a string does not end")
             if stop - start - 2 > MAX_KEPT_STRING_BYTES:
-                yield start, stop, FileSpan(path, start + 1, stop - start - 2)
+                yield start, stop, memoryview(text)[start + 1 : stop - 1]
             continue
         numbers = _NUMBER_LIST_PATTERN.match(text, start)
         stop = numbers.end() if numbers is not None else match.end()

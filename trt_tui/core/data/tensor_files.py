@@ -32,7 +32,7 @@ import numpy as np
 
 from trt_tui.core.data.userscript import UserFunction, split_script_spec
 from trt_tui.errors import InputError, TrtTuiError, exception_text
-from trt_tui.files.lazy_json import FileSpan, read_lazy_json
+from trt_tui.files.lazy_json import read_lazy_json
 from trt_tui.files.reading import missing_file_error, open_regular_file
 from trt_tui.formatting import counted_noun_text, name_list_text
 
@@ -89,7 +89,7 @@ class NpyHeader:
     def nbytes(self) -> int:
         return self.dtype.itemsize * math.prod(self.shape)
 
-    def build_array(self, value_bytes: bytes) -> np.ndarray:
+    def build_array(self, value_bytes: bytes | memoryview) -> np.ndarray:
         """Builds a read-only array from the bytes of its values."""
         return np.frombuffer(value_bytes, self.dtype, math.prod(self.shape)).reshape(
             self.shape, order=self.memory_order
@@ -366,9 +366,6 @@ def spool_feed(feed: Any, source_title: str, spool: ArraySpool) -> DataPart:
 
 
 _HEADER_CHARACTERS = 4 * 16384 // 3 // 4 * 4
-_PIECE_CHARACTERS = 4 << 18
-"""Number of base64 characters that are decoded at a time, a multiple of four."""
-
 _PIECE_BYTES = 3 << 18
 """Number of bytes that are encoded at a time, a multiple of three."""
 
@@ -378,24 +375,8 @@ def _make_in_memory_array(array: np.ndarray) -> StoredArray:
     return StoredArray(array.dtype, array.shape, lambda: array)
 
 
-def _read_byte_pieces(span: FileSpan, header: NpyHeader) -> Iterator[bytes]:
-    """Yields the bytes of the values of an ``.npy`` in base64, in pieces of less than 1 MiB.
-
-    Raises:
-        binascii.Error: The text is not valid base64.
-    """
-    skip = header.offset
-    for piece in span.iterate_blocks(_PIECE_CHARACTERS):
-        data = base64.b64decode(piece, validate=True)
-        yield data[skip:]
-        skip = max(0, skip - len(data))
-
-
-def _load_base64_array(span: FileSpan, header: NpyHeader) -> np.ndarray:
-    """Returns an ``.npy`` in base64 inside a JSON file. A large array goes through a temporary file."""
-    if header.nbytes <= MAX_IN_MEMORY_BYTES:
-        return header.build_array(b"".join(_read_byte_pieces(span, header)))
-    return ArraySpool().append_byte_pieces(_read_byte_pieces(span, header), header).load()
+def _load_base64_array(base64_text: bytes | memoryview, header: NpyHeader) -> np.ndarray:
+    return header.build_array(memoryview(binascii.a2b_base64(base64_text, strict_mode=True))[header.offset :])
 
 
 def open_polygraphy_array(value: Any, title: str) -> StoredArray:
@@ -417,7 +398,7 @@ def open_polygraphy_array(value: Any, title: str) -> StoredArray:
             "they are refused, because loading them can execute arbitrary code",
             "Save numpy arrays: tensor.cpu().numpy().",
         )
-    if kind != "ndarray" or not isinstance(value.get("array"), str | FileSpan):
+    if kind != "ndarray" or not isinstance(value.get("array"), str | memoryview):
         raise InputError(
             f"{title} is not an array of Polygraphy",
             f"it is {kind or json_kind_text(value)}",
@@ -430,25 +411,19 @@ def json_kind_text(value: object) -> str:
     return "a list of numbers" if isinstance(value, np.ndarray) else type(value).__name__
 
 
-def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
+def _open_base64_array(base64_text: str | memoryview, title: str) -> StoredArray:
     """Opens an array that Polygraphy's JSON holds as a string.
 
     Raises:
         InputError: The array holds pickled objects, is damaged, or was written by Polygraphy before 0.38.
     """
     try:
-        if isinstance(base64_text, str):
-            npy_bytes = base64.b64decode(base64_text, validate=True)
-            header = read_npy_header(io.BytesIO(npy_bytes), len(npy_bytes), "")
-            return _make_in_memory_array(header.build_array(npy_bytes[header.offset :]))
-        start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
-        head = base64.b64decode(start[: len(start) // 4 * 4], validate=True)
-        ending = b"".join(FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4).iterate_blocks())
-        size = base64_text.length // 4 * 3 - ending.count(b"=")
-        if base64_text.length % 4:
+        text = base64_text.encode("ascii") if isinstance(base64_text, str) else base64_text
+        if len(text) % 4:
             raise binascii.Error("its length is not a multiple of 4")
-        header = read_npy_header(io.BytesIO(head), size, "")
-        return StoredArray(header.dtype, header.shape, partial(_load_base64_array, base64_text, header))
+        head = binascii.a2b_base64(text[:_HEADER_CHARACTERS], strict_mode=True)
+        header = read_npy_header(io.BytesIO(head), len(text) // 4 * 3 - bytes(text[-2:]).count(b"="), "")
+        return StoredArray(header.dtype, header.shape, partial(_load_base64_array, text, header))
     except InputError as error:
         raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
     except Exception as error:  # numpy's and the codec's own
