@@ -294,6 +294,8 @@ def pair(between=(), *, images=True, conv_groups=1, channels=8, residual=False, 
                 if not images
                 else b.weight(f"c{index}", np.linspace(0.5, 2, channels, dtype=np.float32).reshape(-1, 1, 1))
             ]
+        elif operator == "BatchNormalization":
+            inputs += [b.vector(f"{name}{index}", channels, 1.0) for name in ("scale", "bias", "mean", "variance")]
         elif operator == "Gate":
             operator, inputs = "Mul", [x, b.node("Sigmoid", [layer("x", "/gate", 4, channels)], "/gate")]
         elif operator == "MaxPool":
@@ -365,6 +367,7 @@ def test_channels_are_scaled_through_operators_that_commute(form, opened, backen
         ),
         ({"between": ("Tanh",), "images": False}, "(Tanh) reads /first/Add_output_0"),
         ({"between": ("Exp",)}, "(Exp) reads"),
+        ({"between": ("BatchNormalization", "Sigmoid")}, "/1/Sigmoid (Sigmoid) reads /0/BatchNormalization_output_0"),
         ({"between": ("Softplus",)}, "(Softplus) reads"),
         ({"residual": "other"}, "/residual/Add joins it with a tensor that is not scaled"),
         ({"output": True}, "/first/Conv_output_0 is an output of the network"),

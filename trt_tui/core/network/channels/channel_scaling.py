@@ -68,7 +68,7 @@ def find_channel_scalings(tracer: ChannelTracer, groups: Sequence[FusionGroup]) 
         if group_name is not None and scaled.size:
             draft = sets.setdefault(int(labels[scaled[0]]), _ChannelScalingDraft(group_name))
             draft.producers.append((layer, index, roots))
-        elif group_name is not None and group_name not in scalings:
+        elif group_name is not None:  # the last producer decides: a norm behind a Conv stands for its result
             scalings[group_name] = ChannelScaling(refusal_reason=channel_roots.find_refusal_reason(channel_ids))
     for layer, index, activation, roots in readers:
         for _, draft in list_sets(roots):
