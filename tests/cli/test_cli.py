@@ -20,7 +20,7 @@ from trt_tui.core.calibration.cache import (
 )
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.config_file import config_text
+from trt_tui.core.moves.config_file import ConfigDoubt, config_text
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 
@@ -367,3 +367,16 @@ def test_random_inputs_never_pass_without_doubt(run, mlp):
     command = ("compare", mlp.model, "--samples", 16, "--layers", "none", "--runs", "fp16", "--target", "sqnr>=1")
     code, out, _ = run(*command)
     assert code == 0 and "PASS?" in out and "inputs are random" in out
+
+
+@pytest.mark.parametrize("command", [("export", "--format", "json"), ("build",), ("bundle", "--for", "10")])
+def test_a_config_that_is_written_again_keeps_its_tolerance_and_its_doubt(run, mlp, tmp_path, command):
+    """Without them the copy would pass where the config is in doubt, or by the default target."""
+    network, config = open_network(mlp.model), PrecisionConfig.from_precision(Precision.FP16)
+    doubt = ConfigDoubt("the engine yields 19 dB", "sqnr>=20", ["built"])
+    source, output = tmp_path / "source.json", tmp_path / ("folder" if command[0] == "bundle" else "copy.json")
+    source.write_text(config_text(network, config, tolerance="sqnr>=20", doubt=doubt))
+    assert run(command[0], mlp.model, "--config", source, *command[1:], "-o", output)[0] == 0
+    written = output / "precision.json" if output.is_dir() else output
+    records = [json.loads(path.read_text()) for path in (source, written)]
+    assert {records[0][key] == records[1][key] for key in ("tolerance", "doubt")} == {True}

@@ -83,7 +83,7 @@ def export(
     from trt_tui.cli.headless_session import open_config_session
     from trt_tui.core.report.config_report import config_markdown
     from trt_tui.jobs.events import ConfigExported
-    from trt_tui.jobs.requests import ExportConfig, WriteTextFile
+    from trt_tui.jobs.requests import WriteTextFile
 
     require_config_or_precision("export", config_path, precision)
     if replace_stdout_alias(output) == "-":
@@ -95,7 +95,7 @@ def export(
             )
             written = session.request_answer(WriteTextFile(output, text), ConfigExported)
         else:
-            written = session.write_config(ExportConfig, kind=kind, path=output)
+            written = session.write_export(kind, output)
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=EXPORT_FORMATS[kind].has_build_commands)
     print_messages(*written.info_lines)
     click.echo("\n".join(written.paths))
@@ -177,7 +177,7 @@ def build(config_path: str | None, force: bool, precision: str | None, output: s
     Exit code 1: the engine could not be built as requested, and the written engine differs (see --strict).
     """
     from trt_tui.cli.headless_session import open_config_session
-    from trt_tui.jobs.requests import ExportConfig, WriteEngine
+    from trt_tui.jobs.requests import WriteEngine
 
     require_config_or_precision("build", config_path, precision)
     suffix = Path(output).suffix.lower()
@@ -194,7 +194,7 @@ def build(config_path: str | None, force: bool, precision: str | None, output: s
         written = (
             session.write_config(WriteEngine, path=output)
             if builds_engine
-            else session.write_config(ExportConfig, kind=_EXPORT_FORMATS[suffix], path=output)
+            else session.write_export(_EXPORT_FORMATS[suffix], output)
         )
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=builds_engine)
     print_messages(*written.info_lines)

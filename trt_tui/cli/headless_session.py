@@ -25,9 +25,11 @@ from trt_tui.formatting import duration_text, escape_hidden_characters, take_fir
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
+from trt_tui.session.comparison_report import make_target_entries
 from trt_tui.session.loss_causes import reset_raised_groups
 from trt_tui.session.search_status import SearchStatus, best_evaluation_text
 from trt_tui.session.session import Session
+from trt_tui.session.state import TOLERANCE_SEPARATOR
 
 EventT = TypeVar("EventT", bound=ev.Event)
 
@@ -94,6 +96,13 @@ class HeadlessSession(Session):
         """Sends a request to write the current config, with the ranges of its file, and returns the answer."""
         request = request_type(config=self.config, config_calibration=self.file_ranges, **fields)
         return self.request_answer(request, ev.ConfigExported)
+
+    def write_export(self, kind: str, path: str) -> ev.ConfigExported:
+        """Writes the current config in a format of `EXPORT_FORMATS`, with the tolerance and the doubt of its file."""
+        targets = [*filter(None, self.target_text.split(TOLERANCE_SEPARATOR))]
+        return self.write_config(
+            rq.ExportConfig, kind=kind, path=path, target_entries=make_target_entries(self, targets)
+        )
 
     @property
     def network_outline(self) -> NetworkOutline:

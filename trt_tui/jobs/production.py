@@ -627,6 +627,7 @@ def run_export_job(
         shapes=shapes,
         builder_options=workspace.options.production,
         calibration=calibration,
+        target_entries=request.target_entries,
     )
     reporter.send(ev.ConfigExported(reporter.job, tuple(map(str, written.paths)), written.notes, no_data_reason))
 

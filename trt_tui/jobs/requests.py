@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.batches import SampleName
@@ -428,6 +428,7 @@ class ExportConfig(WrittenConfig, Request):
 
     Attributes:
         kind: A name of `trt_tui.core.exporters.registry.EXPORT_FORMATS`.
+        target_entries: The entries of `trt_tui.session.comparison_report.make_target_entries`, for precision.json.
     """
 
     job_kind = JobKind(
@@ -438,6 +439,7 @@ class ExportConfig(WrittenConfig, Request):
         needs_hashes=False,
     )
     kind: str
+    target_entries: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -764,25 +764,29 @@ def precision_json_text(session: SessionState, sha256: str = "") -> str:
     calibration = session.calibration
     if session.network_only and calibration is None:
         calibration = session.config_calibration
-    doubt = session.find_search_doubt(session.config, targets)
-    results = session.results.get_results_or_empty(session.config)
-    if not doubt.text and results.accuracy is not None and len(results.runs) == 1:
-        doubt = SearchDoubt(session.find_simulation_gap_text(results.accuracy, session.targets))
     return config_file.config_text(
         session.outline,
         session.config,
         calibration,
         evidence=evidence,
-        tolerance=TOLERANCE_SEPARATOR.join(targets),
-        doubt=config_file.ConfigDoubt(
-            doubt.text, join_target_texts(targets), [kind.value for kind in RunKind if kind in doubt.missed_runs]
-        )
-        if doubt.text
-        else None,
+        **make_target_entries(session, targets),
         made_with=session.list_component_versions(),
         sha256=sha256 or session.network_sha256,
         weights_of=session.outline.weights_source_name,
     )
+
+
+def make_target_entries(session: SessionState, targets: Sequence[str]) -> dict[str, Any]:
+    """Builds the entries of precision.json that state what the config shall meet, and the doubt whether it does."""
+    doubt = session.find_search_doubt(session.config, targets)
+    results = session.results.get_results_or_empty(session.config)
+    if not doubt.text and results.accuracy is not None and len(results.runs) == 1:
+        doubt = SearchDoubt(session.find_simulation_gap_text(results.accuracy, session.targets))
+    runs = [kind.value for kind in RunKind if kind in doubt.missed_runs]
+    return {
+        "tolerance": TOLERANCE_SEPARATOR.join(targets),
+        "doubt": config_file.ConfigDoubt(doubt.text, join_target_texts(targets), runs) if doubt.text else None,
+    }
 
 
 def _evidence_record(session: SessionState) -> dict[str, Any]:

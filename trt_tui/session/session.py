@@ -347,9 +347,10 @@ class Session(SessionState):
                     f"The ranges are those of {Path(self.config_path or '').name}; "
                     "ranges by --calib-data and --calib-method are only compared with them."
                 )
-        if not self.network_only and not self.target_text and loaded_config.tolerance:
+        if not self.target_text and loaded_config.tolerance:
             self.history.change_fields(target_text=loaded_config.tolerance)
-            self.set_initial_target()
+            if not self.network_only:
+                self.set_initial_target()
         self.save_session()
 
     # -- replaced files -------------------------------------------------------------------------------------------

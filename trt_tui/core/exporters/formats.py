@@ -45,6 +45,7 @@ class ExportContext:
         shapes: The optimization profile by input name.
         builder_options: The options of the builder, which some formats contain.
         calibration: The measured ranges with their origin, without ranges that the config sets.
+        target_entries: The tolerance and the doubt of the config, which precision.json contains.
     """
 
     path: Path
@@ -55,6 +56,7 @@ class ExportContext:
     shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
     builder_options: BuilderOptions = field(default_factory=BuilderOptions)
     calibration: Calibration = field(default_factory=Calibration)
+    target_entries: Mapping[str, Any] = field(default_factory=dict)
 
 
 class WrittenExport(NamedTuple):
@@ -74,6 +76,7 @@ def write_export(
     shapes: Mapping[str, ShapeRange] | None = None,
     builder_options: BuilderOptions | None = None,
     calibration: Calibration | None = None,
+    target_entries: Mapping[str, Any] | None = None,
 ) -> WrittenExport:
     """Writes a config in an export format that has a writer. `ExportContext` describes the arguments.
 
@@ -99,6 +102,7 @@ def write_export(
                 shapes or {},
                 builder_options or BuilderOptions(),
                 calibration or Calibration(),
+                target_entries or {},
             )
         )
 
@@ -196,6 +200,7 @@ def write_precision_json_export(context: ExportContext) -> WrittenExport:
         network,
         config,
         calibration if calibration.ranges else None,
+        **context.target_entries,
         made_with={"trt_tui": __version__},
         weights_of=network.weights_source_name,
     )
