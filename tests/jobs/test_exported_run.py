@@ -20,7 +20,6 @@ from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.onnx import NORMALISATION_FUSIONS
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors, RunKind
-from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -89,8 +88,8 @@ def test_fp16_values_are_rounded_where_a_release_truncates_them(worker, tmp_path
         wanted = runner.run(feed, [name])[name].astype(np.float64)
     sqnr_db = 10 * np.log10((wanted**2).sum() / ((found - wanted) ** 2).sum())
     assert sqnr_db == pytest.approx(partial.value.outputs[name].errors.sqnr_db, abs=3)
-    caveat = next(item for item in executed(opened, INT8).accuracy.caveats if item.kind == "no engine")
-    assert ("truncates" in caveat.text) == backend.truncates_fp16_quantization()
+    caveats = [item for item in executed(opened, INT8).accuracy.caveats if item.kind == "no engine"]
+    assert bool(caveats) == backend.truncates_fp16_quantization()
 
 
 def test_a_fusion_of_normalisations_that_makes_a_refused_node_is_left_out(worker, tmp_path, monkeypatch):
@@ -169,14 +168,6 @@ def test_what_is_executed_are_the_bytes_of_an_export(worker, tmp_path, monkeypat
     assert seen == [written[0].read_bytes()]
     executed(opened, INT8)
     assert len(seen) == 1, "what is known is not executed again"
-
-
-def test_it_never_turns_a_doubt_into_a_pass(worker, tmp_path):
-    found = executed(worker(save_resnet(tmp_path)), INT8)
-    low = parse_target("sqnr>=1")
-    told = judge_accuracy([low], found.accuracy)
-    assert told.outcome is Outcome.UNCERTAIN_PASS and any("ONNX Runtime" in reason for reason in told.reasons)
-    assert judge_accuracy([parse_target("sqnr>=90")], found.accuracy).outcome is Outcome.FAIL
 
 
 def test_records_name_it_and_hold_no_latency(session, tmp_path):

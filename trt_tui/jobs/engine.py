@@ -39,7 +39,6 @@ from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
     MARKED,
-    NO_ENGINE_DOUBT,
     UNFUSED,
     Accuracy,
     Caveat,
@@ -150,13 +149,12 @@ def execute_exported_file(
         raise
     except TrtTuiError as error:
         return replace(exported_run, missing_reason=": ".join(filter(None, (error.title, error.cause))))
-    rounding_text = (
-        " with FP16 values quantized in FP32, because this release truncates them"
-        if truncates_fp16_quantization()
-        else ""
-    )
-    caveat = Caveat("no engine", f"{exported_run.executor_name} executed it{rounding_text}, and {NO_ENGINE_DOUBT}")
-    exported_run = replace(exported_run, accuracy=replace(accuracy, caveats=(*accuracy.caveats, caveat)))
+    if truncates_fp16_quantization():
+        caveat = Caveat(
+            "no engine", f"{exported_run.executor_name} truncates FP16 values, so it quantized them in FP32"
+        )
+        accuracy = replace(accuracy, caveats=(*accuracy.caveats, caveat))
+    exported_run = replace(exported_run, accuracy=accuracy)
     if feed_indices is None:
         store.save_result(workspace, _STORE_KIND, config, exported_run)
     return exported_run

@@ -7,7 +7,6 @@ from typing import Any
 
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
-    NO_ENGINE_DOUBT,
     Accuracy,
     ConfigResults,
     EngineResult,
@@ -201,11 +200,7 @@ def find_decisive_outcome(outcomes: Mapping[RunKind, TargetOutcome]) -> TargetOu
     if (
         built is None
         and executed is not None
-        and (
-            not executed.passes
-            or (simulated is None or simulated.outcome is Outcome.PASS)
-            and any(not reason.endswith(NO_ENGINE_DOUBT) for reason in executed.reasons)
-        )
+        and (not executed.passes or (simulated is None or simulated.outcome is Outcome.PASS) and executed.reasons)
     ):
         return executed
     return built or simulated

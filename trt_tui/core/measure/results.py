@@ -582,10 +582,6 @@ class EngineResult(RunResult):
         return requested_accuracy if self.is_built_as_requested else self.simulated_accuracy
 
 
-NO_ENGINE_DOUBT = "production may use another engine"
-"""The end of the reason for doubt that every executed exported file has."""
-
-
 FP32_ENGINE = ResultKind[None, EngineResult]("FP32 engine")
 """The FP32 engine, compared with FP32 in the simulating backend. Low precision does not cause its error."""
 

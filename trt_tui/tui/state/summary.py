@@ -11,7 +11,7 @@ from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unu
 from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db, fp32_engine_fault_text
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND
-from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, RunKind
+from trt_tui.core.measure.results import Accuracy, RunKind
 from trt_tui.core.measure.target import TargetOutcome
 from trt_tui.core.report.run_columns import RunColumn, RunRow, list_error_run_columns, list_run_columns
 from trt_tui.formatting import (
@@ -451,8 +451,7 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
         rows += [
             SummaryRow("text", line)
             for heading, reasons in _list_outcome_reasons(session)
-            if (particular_reasons := [reason for reason in reasons if not reason.endswith(NO_ENGINE_DOUBT)])
-            for line in _outcome_reason_rows(heading, particular_reasons, width, height // 20)
+            for line in _outcome_reason_rows(heading, reasons, width, height // 20)
         ]
     return [*rows, *(_stage_rows(session, width, height) if session.list_stage_accuracies() else ())]
 
