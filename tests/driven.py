@@ -19,7 +19,7 @@ from trt_tui.jobs.scheduler import WaitStep
 from trt_tui.jobs.server import JobServer
 from trt_tui.jobs.store import EngineCache, ResultCache, ResultStore, engine_key_parts
 from trt_tui.options import Options
-from trt_tui.session.saved_sessions import SessionFolder
+from trt_tui.session.history import SessionFolder
 from trt_tui.session.session import Session
 from trt_tui.workspace import Workspace
 

@@ -32,7 +32,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.store import ResultStore
 from trt_tui.options import Options
-from trt_tui.session.saved_sessions import SessionFolder
+from trt_tui.session.history import SessionFolder
 from trt_tui.session.session import Session
 
 H200 = NullBuilder()

@@ -23,7 +23,7 @@ from trt_tui import demo
 from trt_tui.cli.main import main
 from trt_tui.cli.usage import refuse_ineffective_options
 from trt_tui.core.builder_options import builder_option_specs
-from trt_tui.core.calibration.range_methods import RANGE_METHODS
+from trt_tui.core.calibration.calibration import RANGE_METHODS
 from trt_tui.core.engines import fallback_ladder, group_implementations
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.guards import guards

@@ -39,7 +39,6 @@ from trt_tui.core.data.samples import (
 )
 from trt_tui.core.data.tensor_files import list_dump_files
 from trt_tui.core.data.userscript import list_script_files, split_script_spec
-from trt_tui.core.execution import Executor
 from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.judged_outputs import (
     JudgedOutput,
@@ -62,7 +61,7 @@ from trt_tui.core.moves.move import Move
 from trt_tui.core.network.known_defects import BuildTarget
 from trt_tui.core.network.layers import NetworkOutline, ReferenceWeights
 from trt_tui.core.network.network import Network, open_network
-from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, ExecutionMode, FixedShape
+from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, ExecutionMode, Executor, FixedShape
 from trt_tui.errors import FileReplacedError, InputError, RunFailedError
 from trt_tui.files.reading import file_sha256
 from trt_tui.options import Options

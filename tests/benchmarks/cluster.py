@@ -24,10 +24,10 @@ from trt_tui.backends.registry import get_engine_builder
 from trt_tui.cluster.cluster import ClusterSpec, ClusterWorkerPool
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.calibration import calibrate
-from trt_tui.core.execution import Executor
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.runner import Executor
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs.engine import BuildOutput, BuildTask, ConfigBuild
 from trt_tui.jobs.scheduler import WaitStep

@@ -30,7 +30,7 @@ def drive(model: str, data: str, calibration: str, limit_s: float) -> None:
     """Opens a network as the app does and prints a line, with the time of the monotonic clock, at each moment."""
     from trt_tui.jobs import events as ev
     from trt_tui.options import Options
-    from trt_tui.session.saved_sessions import SessionFolder
+    from trt_tui.session.history import SessionFolder
     from trt_tui.session.session import Session
 
     events: queue.Queue[ev.Event] = queue.Queue()

@@ -43,8 +43,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.jobs.store import ResultCache
-from trt_tui.session.history import ChangeHistory, ConfigNames
-from trt_tui.session.saved_sessions import SavedSession, SessionFolder
+from trt_tui.session.history import ChangeHistory, ConfigNames, SavedSession, SessionFolder
 
 SLOW_S = 20.0
 MEMORY = 8 << 30

@@ -19,7 +19,6 @@ from tests.texts import lacking
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.fallback_ladder import NO_PRECISIONS, BuildAttempt, BuildError
 from trt_tui.core.engines.group_implementations import GroupImplementation, Kernel, Preview
-from trt_tui.core.execution import LocalExecutor
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import METRIC_RESAMPLE_COUNT
@@ -30,7 +29,7 @@ from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import BackendCapabilities
+from trt_tui.core.runner import BackendCapabilities, LocalExecutor
 from trt_tui.core.search import ReductionStep, SearchOutcome, SearchSpace
 from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import engine, scheduler, search_job
@@ -39,8 +38,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.scheduler import WaitStep
 from trt_tui.jobs.search_job import LatencyModel
 from trt_tui.session.comparison_report import precision_json_text
-from trt_tui.session.history import ConfigNames
-from trt_tui.session.saved_sessions import SavedSession
+from trt_tui.session.history import ConfigNames, SavedSession
 from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)

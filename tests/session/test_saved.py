@@ -20,8 +20,15 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import client
 from trt_tui.jobs.client import child_log_path
-from trt_tui.session.history import ChangeHistory, ConfigNames, UserState
-from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession, SessionFolder, SessionWriter
+from trt_tui.session.history import (
+    MAX_STORED_CONFIGS,
+    ChangeHistory,
+    ConfigNames,
+    SavedSession,
+    SessionFolder,
+    SessionWriter,
+    UserState,
+)
 
 STRUCTURE = "a" * 64
 CHOICES = st.builds(

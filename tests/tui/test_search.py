@@ -22,10 +22,9 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.history import ConfigNames, SearchDoubt
+from trt_tui.session.history import ConfigNames, SavedSession, SearchDoubt
 from trt_tui.session.jobs import Job
 from trt_tui.session.results import find_decisive_outcome
-from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.search_report import search_evidence_lines
 from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text, best_value_text, make_search_request
 from trt_tui.tui.keys import shown_key

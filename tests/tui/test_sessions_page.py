@@ -1,5 +1,5 @@
 """Saved sessions of one network that several programs have open, and the page of sessions:
-trt_tui.session.saved_sessions, screens.sessions."""
+trt_tui.session.history, screens.sessions."""
 
 import pytest
 
@@ -147,7 +147,7 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("trt_tui.session.saved_sessions.FileLock.acquire", refuse)
+    monkeypatch.setattr("trt_tui.session.history.FileLock.acquire", refuse)
     second = opened_session(tmp_path)
     assert second.config == first.config
     assert any("Sessions cannot be saved in" in text and "Permission denied" in text for text in second.warnings)

@@ -137,7 +137,7 @@ def _run_app(
     _require_terminal()
     gc.set_threshold(100_000, 20, 50)  # imported modules and the objects of a big network live long
     with _temporary_message(f"opening {Path(options.model).name} …"):
-        from trt_tui.session.saved_sessions import SessionFolder
+        from trt_tui.session.history import SessionFolder
         from trt_tui.tui.app import TrtTuiApp
 
     interrupts.restore_signal_handlers()

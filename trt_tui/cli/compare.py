@@ -235,7 +235,7 @@ def methods(
     Exit code 1: no method meets the given target.
     """
     from trt_tui.cli.headless_session import measure_range_methods, open_session
-    from trt_tui.core.calibration.range_methods import RANGE_METHODS
+    from trt_tui.core.calibration.calibration import RANGE_METHODS
     from trt_tui.session.comparison_report import (
         best_method_missed_target_reason,
         find_best_range_method,

@@ -45,9 +45,8 @@ from trt_tui.backends.registry import BUILDER_NAMES, find_installed_version, get
 from trt_tui.core.data.input_files import FileStamp, Fingerprint, read_file_stamp
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.userscript import split_script_spec
-from trt_tui.core.execution import LocalExecutor, Task
 from trt_tui.core.lowering.rulebook import ARITHMETIC_VERSION
-from trt_tui.core.runner import Backend
+from trt_tui.core.runner import Backend, LocalExecutor, Task
 from trt_tui.core.source_hash import source_sha256
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError, exception_text
 from trt_tui.files.writing import create_scratch_folder, make_private_folder

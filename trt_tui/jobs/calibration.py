@@ -8,14 +8,16 @@ from pathlib import Path
 
 from trt_tui.core.calibration.cache import read_calibration_cache, read_calibration_cache_header, select_network_ranges
 from trt_tui.core.calibration.calibration import (
+    RANGE_METHODS,
+    TYPES_WITH_OWN_RANGES,
     Calibration,
     DominantChannels,
     TensorStats,
     calibrate,
     collect_tensor_stats,
+    list_range_methods,
     override_ranges,
 )
-from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, list_range_methods
 from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.calibration.user_ranges import find_named_tensors, parse_amax, resolve_amax_text
 from trt_tui.core.exporters.formats import config_calibration_cache_text

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from trt_tui.core.calibration.range_methods import list_range_methods
+from trt_tui.core.calibration.calibration import list_range_methods
 from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError, RunProgress
 from trt_tui.core.data.samples import JudgedFeeds
-from trt_tui.core.execution import map_generator_items
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.network_rewrite import EditedConstants, toggle_fp32
-from trt_tui.core.lowering.scales import MIN_WARNED_BITS, RaisedWeightScales, raised_scales_text
+from trt_tui.core.lowering.rulebook import MIN_WARNED_BITS, RaisedWeightScales, raised_scales_text
 from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.engine_agreement import remove_all_unused_qdq
@@ -61,6 +60,7 @@ from trt_tui.core.network.qdq.rewrites import add_fp32_casts_to_operators
 from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.runner import map_generator_items
 from trt_tui.errors import BackendUnavailableError, InputError, RunFailedError
 from trt_tui.formatting import counted_noun_text, run_title
 from trt_tui.jobs import events as ev

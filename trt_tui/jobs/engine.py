@@ -27,7 +27,6 @@ from trt_tui.core.engines.fallback_ladder import (
     short_message_lines,
 )
 from trt_tui.core.engines.inspector import find_kernel_results, read_engine_report
-from trt_tui.core.execution import map_generator_items
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.lowering.lowering_checks import (
     reduces_precision,
@@ -60,6 +59,7 @@ from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import is_random
 from trt_tui.core.precision import Precision
+from trt_tui.core.runner import map_generator_items
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
 from trt_tui.files.writing import create_scratch_folder, write_file_atomically
 from trt_tui.formatting import add_decibel_unit, decibels_text, duration_text, name_list_text, value_range_text

@@ -14,7 +14,6 @@ from functools import partial
 from trt_tui.backends.registry import get_engine_builder
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
-from trt_tui.core.execution import map_generator_items
 from trt_tui.core.guards.guards import (
     CalibrationConvergencePoint,
     ClippedShare,
@@ -41,7 +40,7 @@ from trt_tui.core.measure.judged_outputs import FLOAT_KIND, find_class_score_out
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.run_sources import collect_reference_info, reference_notes
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.runner import EngineBackend
+from trt_tui.core.runner import EngineBackend, map_generator_items
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev

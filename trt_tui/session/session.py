@@ -13,8 +13,7 @@ from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
+from trt_tui.core.calibration.calibration import RANGE_METHODS, Calibration, list_range_methods
 from trt_tui.core.calibration.user_ranges import parse_amax
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
@@ -52,9 +51,15 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import JobClient
 from trt_tui.options import Options
 from trt_tui.session.comparison_report import comparison_markdown, precision_json_text
-from trt_tui.session.history import ConfigNames, SearchDoubt, join_target_texts
+from trt_tui.session.history import (
+    ConfigNames,
+    SavedSession,
+    SearchDoubt,
+    SessionEntry,
+    SessionFolder,
+    join_target_texts,
+)
 from trt_tui.session.jobs import DONE, FAILED, REPLACED, STOPPED
-from trt_tui.session.saved_sessions import SavedSession, SessionEntry, SessionFolder
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.state import SessionState
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui import __version__
-from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.calibration.range_methods import RANGE_METHODS
+from trt_tui.core.calibration.calibration import RANGE_METHODS, Calibration
 from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.engines.group_implementations import PreviewRefusal
 from trt_tui.core.guards.guards import (
@@ -54,10 +53,17 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
-from trt_tui.session.history import ChangeHistory, ConfigNames, SearchDoubt, imply_targets
+from trt_tui.session.history import (
+    ChangeHistory,
+    ConfigNames,
+    SavedSession,
+    SearchDoubt,
+    SessionFolder,
+    SessionWriter,
+    imply_targets,
+)
 from trt_tui.session.jobs import PendingRequests
 from trt_tui.session.results import SessionResults, collect_run_accuracies, outcome_texts
-from trt_tui.session.saved_sessions import SavedSession, SessionFolder, SessionWriter
 from trt_tui.session.search_status import SearchStatus
 
 _MIN_SIMULATION_GAP = 1.0

@@ -13,10 +13,17 @@ from tests.networks import feeds
 from tests.texts import numbers
 from trt_tui.backends import onnxruntime
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.calibration import range_methods, tensor_collection
+from trt_tui.core.calibration import calibration, tensor_collection
 from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges, write_calibration_cache
-from trt_tui.core.calibration.calibration import StatsReducer, calibrate, collect_tensor_stats, select_ranges_for_type
-from trt_tui.core.calibration.range_methods import RANGE_METHODS, Histogram, choose_amax
+from trt_tui.core.calibration.calibration import (
+    RANGE_METHODS,
+    Histogram,
+    StatsReducer,
+    calibrate,
+    choose_amax,
+    collect_tensor_stats,
+    select_ranges_for_type,
+)
 from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.network.model_editing import add_outputs
@@ -101,7 +108,7 @@ def test_divergence_is_that_of_its_definition():
     counts[-1] = 3
     kept = np.array([128, 129, 200, 255, 256, 413, 650, 699, 700])
     expected = [kl_divergence(counts, number) for number in kept]
-    np.testing.assert_allclose(range_methods._kl_divergence(counts, kept), expected, atol=1e-12)
+    np.testing.assert_allclose(calibration._kl_divergence(counts, kept), expected, atol=1e-12)
 
 
 def test_entropy_and_mse_clip_outliers_and_minmax_does_not():
@@ -118,7 +125,7 @@ def test_entropy_and_mse_clip_outliers_and_minmax_does_not():
     assert error(ranges["mse"]) < 0.8 * error(80.0)
     assert error(ranges["mse"]) <= 1.05 * min(error(amax) for amax in np.linspace(2.5, 80, 300))
     uniform = histogram(np.linspace(-5, 5, 400_001, dtype=np.float32))
-    assert range_methods.find_entropy_threshold(uniform) > 4.9 and range_methods.find_mse_threshold(uniform) > 4.9
+    assert calibration.find_entropy_threshold(uniform) > 4.9 and calibration.find_mse_threshold(uniform) > 4.9
 
 
 @pytest.mark.parametrize(("values", "count"), [("pooled features", 16_384), ("attention", 240_000)])
@@ -135,7 +142,7 @@ def test_entropy_clips_few_values_of_a_tensor_without_values_near_zero(values, c
     hist = histogram(array)
     lowest = int(np.flatnonzero(hist.counts)[0])
     assert kl_divergence(hist.counts, max(lowest + 1, 128)) == 0, "all values share one bin"
-    threshold = range_methods.find_entropy_threshold(hist)
+    threshold = calibration.find_entropy_threshold(hist)
     assert np.mean(array > threshold) < 1e-3 and threshold > 0.6 * hist.amax
 
 
@@ -154,8 +161,8 @@ def test_mse_minimises_the_error_of_the_code_type_and_entropy_is_for_equal_steps
         assert error(ranges[code.precision], code) <= 1.01 * best
         assert 1.2 * error(ranges[code.precision], code) < error(ranges[other.precision], code)
     assert (
-        range_methods.list_range_methods(FP8) == ("minmax", "percentile", "mse")
-        and range_methods.list_range_methods(INT8) == RANGE_METHODS
+        calibration.list_range_methods(FP8) == ("minmax", "percentile", "mse")
+        and calibration.list_range_methods(INT8) == RANGE_METHODS
     )
     assert choose_amax(hist, "entropy", quantized_type=FP8) == hist.amax > 2 * choose_amax(hist, "entropy")
 

@@ -13,8 +13,7 @@ from tests import lowered, networks, rtx
 from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
-from trt_tui.core.lowering.rulebook import GatedFeatures
-from trt_tui.core.lowering.scales import compute_activation_ranges
+from trt_tui.core.lowering.rulebook import GatedFeatures, compute_activation_ranges
 from trt_tui.core.lowering.typed_network import lower_from_source_model, lower_to_typed_network
 from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization, lower_to_implicit_quantization
 from trt_tui.core.measure.analysis import Analysis

@@ -13,12 +13,12 @@ from trt_tui import demo
 from trt_tui.backends.onnxruntime import ExportedFileRunner
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.network_rewrite import EditedConstants
-from trt_tui.core.lowering.scales import RaisedWeightScales, raise_weight_scales_for_bias
+from trt_tui.core.lowering.rulebook import RaisedWeightScales, raise_weight_scales_for_bias
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, encode_vector
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.qdq.bias_quantization import FLOAT_TYPES, flag_channels_with_bias_overflow
+from trt_tui.core.network.qdq.source_model import FLOAT_TYPES, flag_channels_with_bias_overflow
 from trt_tui.core.precision import Precision
 
 FP16, FP32, INT8 = Precision.FP16, Precision.FP32, Precision.INT8
@@ -209,7 +209,7 @@ def test_a_quantized_file_keeps_its_scales_and_is_warned_of(tmp_path, backend, o
         ir.to_proto(lower_to_typed_network(network, PrecisionConfig(INT8, FP16), ranges).model),
         tmp_path / "raised.onnx",
     )
-    monkeypatch.setattr("trt_tui.core.lowering.scales.raise_weight_scales_for_bias", lambda scale, *_: scale)
+    monkeypatch.setattr("trt_tui.core.lowering.rulebook.raise_weight_scales_for_bias", lambda scale, *_: scale)
     model = lower_to_typed_network(network, PrecisionConfig(INT8, FP16), ranges).model
     onnx.save(ir.to_proto(model), tmp_path / "model.onnx")
     notes = open_network(tmp_path / "model.onnx").notes

@@ -17,9 +17,8 @@ from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.assembly import build_gated_graph, freeze_inputs
-from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter
 from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
-from trt_tui.core.lowering.gated.gated_graph import GatedGraph, GatedGraphInputs
+from trt_tui.core.lowering.gated.gated_graph import BranchTensors, GatedGraph, GatedGraphInputs, NodeEmitter
 from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter, FilePrecisionBody, emit_ungated_group
 from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.typed_network import lower_to_typed_network

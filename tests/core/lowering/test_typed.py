@@ -18,7 +18,7 @@ from tests.networks import Builder, floats
 from tests.refusals import refused
 from tests.texts import lacking
 from trt_tui.core.calibration.calibration import RangeTable, override_ranges, ranges_comparison_key
-from trt_tui.core.lowering import rulebook, scales
+from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.network_rewrite import EditedConstants, rewrite_network_for_config
 from trt_tui.core.lowering.typed_network import lower_rewritten_network, lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove, RangeMove
@@ -714,14 +714,14 @@ AMAX = st.floats(0, float(np.float32(3e38)), width=32)
 
 @given(AMAX)
 def test_a_scale_maps_its_range_to_127_codes(amax):
-    scale = scales.scale_from_amax(amax)
+    scale = rulebook.scale_from_amax(amax)
     assert scale.dtype == np.float32 and scale > 0 and np.isfinite(scale)
     codes = np.rint(np.float64(amax) / scale) if amax else 0
     assert abs(codes) <= 127 and (codes == 127 or amax < 127 * np.finfo(np.float32).tiny)
 
 
 def test_a_range_of_zero_has_scale_one():
-    np.testing.assert_array_equal(scales.scale_from_amax(np.array([0, 127.0])), np.float32([1, 1]))
+    np.testing.assert_array_equal(rulebook.scale_from_amax(np.array([0, 127.0])), np.float32([1, 1]))
 
 
 @pytest.mark.parametrize(
@@ -738,15 +738,15 @@ def test_a_range_of_zero_has_scale_one():
 )
 def test_fp16_holds_a_scale_only_where_it_can(scale, other, held):
     array = np.array([scale], np.float32)
-    assert scales.choose_scale_type([array], other) is held
+    assert rulebook.choose_scale_type([array], other) is held
 
 
 def test_one_small_channel_keeps_all_operands_of_a_layer_in_fp32():
     fits, small = np.array(0.1, np.float32), np.array([0.1, 1e-7], np.float32)
-    assert scales.choose_scale_type([fits], Precision.FP16) is Precision.FP16
+    assert rulebook.choose_scale_type([fits], Precision.FP16) is Precision.FP16
     assert (
-        scales.choose_scale_type([fits, small], Precision.FP16)
-        is scales.choose_scale_type([small, fits], Precision.FP16)
+        rulebook.choose_scale_type([fits, small], Precision.FP16)
+        is rulebook.choose_scale_type([small, fits], Precision.FP16)
         is Precision.FP32
     )
 
@@ -755,7 +755,7 @@ def test_weight_scales_are_per_channel(named_network):
     network = named_network("mlp")
     site = network.get_group("/fc1/Gemm").weight_qdq_sites()[0]
     weight = network.constant_value(site.tensor)
-    scale = scales.compute_weight_scale(EditedConstants(network), site)
+    scale = rulebook.compute_weight_scale(EditedConstants(network), site)
     np.testing.assert_allclose(scale, np.abs(weight).max(1) / 127, rtol=1e-6)
 
 
@@ -774,15 +774,15 @@ def joining(opened):
 def test_ranges_of_a_concat_are_joined_by_the_largest(joining):
     assert set(joining.calibrated_tensors) == {"x", "one", "both", "/c/Conv_output_0"}
     ranges = {"x": 1.0, "one": 2.0, "both": 3.0, "/c/Conv_output_0": 9.0}
-    assert scales.compute_activation_ranges(joining, ranges, PrecisionConfig()) == {**ranges, "one": 3.0}
+    assert rulebook.compute_activation_ranges(joining, ranges, PrecisionConfig()) == {**ranges, "one": 3.0}
     # the range of a tensor that no layer reads in INT8 counts too, once it is known
-    with_two = scales.compute_activation_ranges(joining, {**ranges, "two": 5.0}, PrecisionConfig())
+    with_two = rulebook.compute_activation_ranges(joining, {**ranges, "two": 5.0}, PrecisionConfig())
     assert with_two == {**ranges, "one": 5.0, "both": 5.0}
 
 
 def test_a_range_of_the_config_holds_for_all_that_share_it(joining):
     config = PrecisionConfig().with_moves({"one": RangeMove(0.5)})
-    joined = scales.compute_activation_ranges(joining, dict.fromkeys(joining.calibrated_tensors, 2.0), config)
+    joined = rulebook.compute_activation_ranges(joining, dict.fromkeys(joining.calibrated_tensors, 2.0), config)
     assert joined == {"x": 2.0, "one": 0.5, "both": 0.5, "/c/Conv_output_0": 2.0}
 
 
@@ -817,8 +817,8 @@ def test_tensors_without_a_range_are_left_out_and_then_asked_for(joining):
     gone = "x"
     del known[gone]
     known["no tensor of this network"] = 3.0
-    amax = scales.compute_activation_ranges(joining, known, PrecisionConfig())
+    amax = rulebook.compute_activation_ranges(joining, known, PrecisionConfig())
     assert set(amax) == set(joining.calibrated_tensors) - {gone}
     with refused("no range", title=gone):
-        scales.compute_activation_scale(amax, gone)
-    assert scales.compute_activation_scale({gone: 12.7}, gone) == np.float32(12.7) / np.float32(127)
+        rulebook.compute_activation_scale(amax, gone)
+    assert rulebook.compute_activation_scale({gone: 12.7}, gone) == np.float32(12.7) / np.float32(127)

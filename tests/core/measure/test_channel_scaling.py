@@ -14,7 +14,7 @@ from tests import lowered, networks
 from tests.networks import Builder, floats
 from tests.networks.drawn import drawn_network
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.scales import compute_activation_ranges
+from trt_tui.core.lowering.rulebook import compute_activation_ranges
 from trt_tui.core.lowering.weak_typing import lower_to_implicit_quantization
 from trt_tui.core.measure.zero_cost_kinds import (
     add_zero_cost_moves,
@@ -46,7 +46,7 @@ from trt_tui.core.network.channels.channel_tracer import (
 )
 from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
-from trt_tui.core.network.zero_cost_support import ScaledTensor
+from trt_tui.core.network.layers import ScaledTensor
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8

@@ -24,7 +24,7 @@ from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network import small_layers
-from trt_tui.core.network.constants import ConstantValues
+from trt_tui.core.network.graph import ConstantValues
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import ExecutionMode

@@ -21,7 +21,6 @@ from trt_tui.core.engines.inspector import (
     find_kernel_results,
     read_layer_listing,
 )
-from trt_tui.core.execution import LocalExecutor
 from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.engine_agreement import (
     engine_errors_text,
@@ -42,7 +41,7 @@ from trt_tui.core.measure.results import (
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.qdq.steps import QdqStep
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import DebugTensor
+from trt_tui.core.runner import DebugTensor, LocalExecutor
 from trt_tui.errors import InputError
 from trt_tui.jobs import engine
 from trt_tui.jobs.engine_build import EngineBuilder

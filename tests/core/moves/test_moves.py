@@ -29,8 +29,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.config_report import config_markdown
 from trt_tui.errors import InputError
-from trt_tui.session.history import ChangeHistory, ConfigNames
-from trt_tui.session.saved_sessions import SavedSession, SessionFolder
+from trt_tui.session.history import ChangeHistory, ConfigNames, SavedSession, SessionFolder
 from trt_tui.tui.state.detail import other_moves_text
 
 FC1, FC2 = "/fc1/Gemm", "/fc2/MatMul"

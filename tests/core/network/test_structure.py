@@ -10,7 +10,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from tests import networks
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.network import shape_arithmetic
+from trt_tui.core.network import inference
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.opening import open_model
 from trt_tui.core.network.operators import FOREIGN_SCHEMAS
@@ -477,9 +477,9 @@ def test_what_a_network_may_grow_by_follows_its_size(opened, monkeypatch):
         codes = b.weight("codes", np.ones((256, 256), np.int8))
         return b.node("Cast", [codes], name="unpack", to=TensorProto.FLOAT)
 
-    monkeypatch.setattr(shape_arithmetic, "MAX_GROWTH_BYTES", 0)
+    monkeypatch.setattr(inference, "MAX_GROWTH_BYTES", 0)
     assert opened_with(opened, unpacked).constant_tensors
-    monkeypatch.setattr(shape_arithmetic, "MAX_GROWTH_FACTOR", 2)
+    monkeypatch.setattr(inference, "MAX_GROWTH_FACTOR", 2)
     with refused("do not fit in memory", cause="unpack"):
         opened_with(opened, unpacked)
 

@@ -24,8 +24,7 @@ from tests.texts import lacking
 from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.network.constants import ConstantValues
-from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.graph import ConstantValues, LayerGraph
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.opening import open_model
 from trt_tui.core.network.original_network import propose_original_weights

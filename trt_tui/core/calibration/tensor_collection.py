@@ -17,12 +17,10 @@ import onnx_ir as ir
 
 from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor, Task
-from trt_tui.core.network.constants import register_constant, stored_tensor
-from trt_tui.core.network.graph import iterate_captured_tensors
+from trt_tui.core.network.graph import iterate_captured_tensors, register_constant, stored_tensor
 from trt_tui.core.network.model_editing import iterate_reachable, prune_model, value_name
 from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, has_many_small_layers
-from trt_tui.core.runner import Backend, Runner
+from trt_tui.core.runner import Backend, Executor, LoadingTask, LocalExecutor, Runner, Task
 from trt_tui.errors import InputError, OutOfMemoryError, TrtTuiError
 
 AMAX_OPERATORS = "ReduceMax", "ReduceMin", "ReduceL1"

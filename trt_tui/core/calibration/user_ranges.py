@@ -8,8 +8,7 @@ determine the amax. ``p99.9`` is the 99.9th percentile of all magnitudes.
 import fnmatch
 import re
 
-from trt_tui.core.calibration.calibration import LARGEST_VALUE_COUNT, TensorStats
-from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
+from trt_tui.core.calibration.calibration import LARGEST_VALUE_COUNT, RANGE_METHODS, TensorStats, list_range_methods
 from trt_tui.core.network.layer_tree import group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.quantized_types import MAX_AMAX, QuantizedType

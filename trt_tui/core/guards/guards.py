@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from trt_tui.core.calibration.cache import CalibrationCacheHeader
-from trt_tui.core.calibration.range_methods import RANGE_METHODS
+from trt_tui.core.calibration.calibration import RANGE_METHODS
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import Accuracy, EngineResult
 from trt_tui.core.measure.target import Target, judge_accuracy

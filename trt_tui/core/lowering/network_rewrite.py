@@ -20,12 +20,11 @@ from trt_tui.core.moves.config import (
 )
 from trt_tui.core.moves.constant_moves import RoundingMove, digest_weight_edits
 from trt_tui.core.moves.move import MOVE_TEXTS, ConstantEdit
-from trt_tui.core.network.constants import largest_magnitude, register_constant
+from trt_tui.core.network.graph import largest_magnitude, register_constant
 from trt_tui.core.network.graph_editor import remove_unread_values
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline, Normalisation, Port, QdqSite
 from trt_tui.core.network.model_editing import FreshNames
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.zero_cost_support import Normalisation, Port
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
@@ -85,7 +84,7 @@ class EditedConstants:
     def weight_amax(self, qdq_site: QdqSite, axis: int | None, block_size: int | None) -> np.ndarray:
         """Returns the largest magnitude of a weight with all edits, float32: per tensor, channel or block.
 
-        The arguments are those of `trt_tui.core.network.constants.ConstantValues.constant_amax`.
+        The arguments are those of `trt_tui.core.network.graph.ConstantValues.constant_amax`.
         """
         port = qdq_site.layer, qdq_site.index
         if port not in self._edits:

@@ -1,12 +1,16 @@
 """The rulebook of lowering: it determines the precision, types and scales of each fusion group in a config.
 
-All lowerings use the rulebook and make no such decisions themselves. The rules follow from the engine layers that
-TensorRT-RTX 1.7 lists:
+All lowerings and the simulation use the rulebook and make no such decisions themselves. The rules follow from the
+engine layers that TensorRT-RTX 1.7 lists:
 
 - A layer runs in INT8 only if its results have the type of its scales, or if they are 16 bit and its scales FP32. Q/DQ
   with FP16 scales before an FP32 layer leave a Conv in FP32.
 - The scales of a layer's operands must have one type. If not, a MatMul is refused ("type mismatch between matmul
   operand scales"). The skip of a residual Add is an operand of the Add and not of the Conv before it.
+
+If ONNX Runtime's quantization of a bias would overflow in a channel, the weight scale of that channel is raised to the
+smallest value that avoids the overflow; see `trt_tui.core.network.qdq.source_model`. The raised scale is reported with
+its cost in accuracy.
 """
 
 from __future__ import annotations
@@ -15,28 +19,339 @@ import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.calibration.calibration import select_ranges_for_type
-from trt_tui.core.lowering import scales
 from trt_tui.core.lowering.network_rewrite import (
     EditedConstants,
     has_constant_edits,
     list_normalisation_rewrites,
 )
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import MOVE_KINDS, PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
+from trt_tui.core.network.qdq.source_model import (
+    BIAS_INPUTS,
+    FLOAT_TYPES,
+    MAX_BIAS_QUOTIENT,
+    MIN_BIAS_SCALE,
+    flag_channels_with_bias_overflow,
+    measure_bias_channel_magnitudes,
+)
 from trt_tui.core.network.structure_check import get_onnx_schema
-from trt_tui.core.precision import FP16_MIN, MIN_OPSETS, Precision
+from trt_tui.core.precision import FP16_MAX, FP16_MIN, MIN_FP16_SCALE, MIN_OPSETS, Precision
 from trt_tui.core.quantized_types import (
+    INT8,
+    MIN_E4M3,
     QUANTIZED_TYPES,
     TYPES_WITH_RANGES,
     QuantizedType,
     broadcast_scales,
 )
+from trt_tui.errors import InputError
+from trt_tui.formatting import counted_noun_text, name_list_text
+
+
+def choose_scale_type(
+    scales: Iterable[np.ndarray], boundary_type: Precision, quantized_type: QuantizedType = INT8
+) -> Precision:
+    """Returns the type in which the scales of a layer's operands are stored.
+
+    The type is FP16 if the boundary type is FP16 and FP16 can represent all scales, else FP32. If only weights are
+    quantized, BF16 layers have BF16 scales, because TensorRT-RTX fuses only a DQ whose result has the type of the
+    product. FP32 represents the scales of blocks that have a type of their own.
+    """
+    if quantized_type.block_scale_type:
+        return Precision.FP32
+    if boundary_type is Precision.BF16 and not quantized_type.quantizes_activations:
+        return Precision.BF16
+    if boundary_type is not Precision.FP16:
+        return Precision.FP32
+    fits = all(scale.min() >= MIN_FP16_SCALE and scale.max() <= FP16_MAX for scale in scales)
+    return Precision.FP16 if fits else Precision.FP32
+
+
+def scale_from_amax(amax: np.ndarray | float, quantized_type: QuantizedType = INT8) -> np.ndarray:
+    """Returns the scale for an amax, float32. It is 1 for an amax of 0, because any scale maps zero to zero.
+
+    The product of the scale with an E4M3 value, as NVFP4 has for each block, is a normal FP32 number too.
+    """
+    amax = np.asarray(amax, np.float32)
+    min_scale = np.finfo(np.float32).tiny / np.float32(MIN_E4M3 if quantized_type.block_scale_type else 1)
+    return np.where(amax > 0, np.maximum(amax / np.float32(quantized_type.max_tensor_value), min_scale), 1).astype(
+        np.float32
+    )
+
+
+def find_weight_scale_layout(
+    network: Network, qdq_site: QdqSite, quantized_type: QuantizedType
+) -> tuple[int | None, int | None]:
+    """Returns the axis along which the scales of a weight differ, and the number of values along it that share a scale.
+
+    The axis is None for a single scale, and the number is None for one scale per index.
+    """
+    shape = network.shape(qdq_site.tensor) or ()
+    return quantized_type.find_weight_scale_layout(
+        [size if isinstance(size, int) else None for size in shape], qdq_site.axis
+    )
+
+
+def compute_weight_scale(
+    edited_constants: EditedConstants,
+    qdq_site: QdqSite,
+    quantized_type: QuantizedType = INT8,
+    fixed_scales: np.ndarray | None = None,
+) -> np.ndarray:
+    """Returns the scale of a weight, float32, before it is rounded to its stored type.
+
+    `rulebook.QdqScale` describes the layout.
+
+    Args:
+        fixed_scales: The scales that a move fixes, flat; None if they follow from the weight.
+
+    Raises:
+        InputError: The fixed scales do not fit the weight.
+    """
+    network = edited_constants.network
+    axis, block = find_weight_scale_layout(network, qdq_site, quantized_type)
+    if fixed_scales is not None:
+        sizes = [size for size in network.shape(qdq_site.tensor) or () if isinstance(size, int)]
+        layout = (
+            ()
+            if axis is None
+            else (sizes[axis],)
+            if block is None
+            else tuple(size // block if index == axis else size for index, size in enumerate(sizes))
+        )
+        if math.prod(layout) != fixed_scales.size:
+            raise InputError(
+                f"the fixed scales of {qdq_site.layer} do not fit its weight",
+                f"there are {fixed_scales.size} of them for {math.prod(layout)} channels or blocks",
+                "Take its rounding out of the config, and measure it again.",
+            )
+        return fixed_scales.reshape(layout)
+    amax = edited_constants.weight_amax(qdq_site, axis, block)
+    if not quantized_type.block_scale_type:
+        return scale_from_amax(amax, quantized_type)
+    return quantized_type.compute_block_scales(amax, compute_tensor_scale(edited_constants, qdq_site, quantized_type))
+
+
+def compute_tensor_scale(
+    edited_constants: EditedConstants, qdq_site: QdqSite, quantized_type: QuantizedType
+) -> np.ndarray:
+    """Returns the scale of a whole weight, which multiplies the scales of its blocks; 1 if the type does not use
+    ranges.
+    """
+    return (
+        scale_from_amax(edited_constants.weight_amax(qdq_site, None, None), quantized_type)
+        if quantized_type.needs_ranges
+        else np.ones((), np.float32)
+    )
+
+
+def compute_activation_ranges(
+    network: Network, calibrated_ranges: Mapping[str, float], config: PrecisionConfig
+) -> dict[str, float]:
+    """Returns the amax of every tensor that may be quantized, after the range changes of the config's moves.
+
+    The inputs and the output of a Concat all get the largest amax among them, and share range moves. Tensors without a
+    range are left out.
+    """
+    ranges = {
+        **calibrated_ranges,
+        **{tensor: amax for move in config.moves.values() for tensor, amax in move.fixed_ranges.items()},
+    }
+    result = {tensor: float(ranges[tensor]) for tensor in network.calibrated_tensors if tensor in ranges}
+    for tensors in {
+        id(joined_tensors): joined_tensors for joined_tensors in network.tensors_with_shared_range.values()
+    }.values():
+        amaxes = [float(ranges[name]) for name in tensors if name in ranges]
+        result.update((tensor, max(amaxes)) for tensor in tensors if tensor in result)
+    order = {kind: position for position, kind in enumerate(MOVE_KINDS)}
+    for (_, subject), move in sorted(config.moves.items(), key=lambda item: order.get(item[0][0], len(order))):
+        joined_tensors = network.tensors_with_shared_range.get(subject, (subject,))
+        move.adjust_ranges(result, [tensor for tensor in joined_tensors if tensor in result or tensor == subject])
+    for move in config.moves.values():
+        for tensor, factor in move.find_range_factors().items():
+            if tensor in result:
+                result[tensor] *= factor
+    return result
+
+
+def divide_inner_ranges(network: Network, ranges: Mapping[str, float], config: PrecisionConfig) -> dict[str, float]:
+    """Returns ranges in which those of tensors inside groups are divided by the same divisors as the tensors.
+
+    The ranges of other tensors come from moves; see `compute_activation_ranges`. If the divisors of a tensor differ,
+    its range contains all quotients.
+
+    Args:
+        network: The network before the changes of the config.
+    """
+    scaled_ranges, calibrated_tensors = dict(ranges), set(network.calibrated_tensors)
+    for tensor, divisor in config.find_divisors(network).items():
+        if tensor in scaled_ranges and tensor not in calibrated_tensors:
+            scaled_ranges[tensor] /= float(divisor.min())
+    return scaled_ranges
+
+
+def compute_activation_scale(
+    amax_by_tensor: Mapping[str, float], tensor: str, quantized_type: QuantizedType = INT8
+) -> np.ndarray:
+    """Returns the scale of an activation; 1 if the type does not use ranges.
+
+    Raises:
+        InputError: the activation has no range.
+    """
+    if not quantized_type.needs_ranges:
+        return np.ones((), np.float32)
+    if tensor not in amax_by_tensor:
+        raise InputError(
+            f"no range for tensor {tensor}",
+            f"an {quantized_type.precision.label} layer reads it, and the calibration does not have it",
+            "Calibrate again with --calib-data, or give the range in the config.",
+        )
+    return scale_from_amax(amax_by_tensor[tensor], quantized_type)
+
+
+# -- raised weight scales --------------------------------------------------------------------------------------------
+
+MIN_WARNED_BITS = 1.0
+"""The minimum loss of a channel, in bits, that is a warning; smaller losses are a note."""
+
+
+def find_bias_input(network: Network, group: FusionGroup, qdq_site: QdqSite) -> tuple[str, int] | None:
+    """Returns the layer input for the constant bias of a product, present or absent; None if the product cannot have
+    such a bias."""
+    layer = network.get_layer(qdq_site.layer)
+    if (index := BIAS_INPUTS.get(layer.op_type)) is not None:
+        tensor = layer.inputs[index] if len(layer.inputs) > index else ""
+        return (layer.name, index) if not tensor or tensor in network.constant_tensors else None
+    users = network.consumers.get(layer.outputs[0], ())
+    reader = network.get_layer(users[0]) if len(users) == 1 else None
+    if layer.op_type != "MatMul" or reader is None or reader.op_type != "Add" or reader.name not in group.layers:
+        return None
+    return next(
+        ((reader.name, index) for index, name in enumerate(reader.inputs) if name in network.constant_tensors), None
+    )
+
+
+def raise_weight_scales_for_bias(
+    weight_scales: np.ndarray, input_scale: float, bias: np.ndarray, scale_type: Precision
+) -> np.ndarray:
+    """Returns weight scales with which ONNX Runtime can quantize a bias, float32; the same array if no scale is raised.
+
+    Args:
+        weight_scales: One scale per output channel, or one for all, rounded to `scale_type`.
+        input_scale: The scale of the input, rounded to `scale_type`.
+        bias: Of any shape, rounded to `scale_type`.
+        scale_type: The type of the scales, FP16 or FP32.
+    """
+    magnitude = measure_bias_channel_magnitudes(bias, weight_scales.size).reshape(weight_scales.shape)
+    overflowing = flag_channels_with_bias_overflow(weight_scales, input_scale, magnitude, scale_type)
+    if not overflowing.any():
+        return weight_scales
+    dtype = FLOAT_TYPES[scale_type]
+    with np.errstate(over="ignore"):
+        product = magnitude / MAX_BIAS_QUOTIENT[scale_type]
+        rounded = _round_up_to_type(np.maximum(product, MIN_BIAS_SCALE[scale_type]), dtype)
+        tie = (rounded.astype(np.float64) + np.nextafter(rounded, np.zeros_like(rounded))) / 2
+        candidate = _round_up_to_type(np.maximum(product, tie) / input_scale, dtype)  # the product is rounded, too
+        candidate = np.where(
+            flag_channels_with_bias_overflow(candidate, input_scale, magnitude, scale_type),
+            _next_larger_floats(candidate),
+            candidate,
+        )  # the rounding is exactly at a tie
+    overflowing &= np.isfinite(candidate)  # no scale is large enough for an infinite bias
+    result: np.ndarray = np.where(overflowing, candidate, weight_scales).astype(np.float32)
+    return result if overflowing.any() else weight_scales
+
+
+def _round_up_to_type(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Returns the values rounded up to the next value of a NumPy float type."""
+    rounded: np.ndarray = values.astype(dtype)
+    return np.where(rounded.astype(np.float64) < values, _next_larger_floats(rounded), rounded)
+
+
+def _next_larger_floats(values: np.ndarray) -> np.ndarray:
+    """Returns, for each value, the next larger value of the same type."""
+    return np.asarray(np.nextafter(values, np.full_like(values, np.inf)))
+
+
+@dataclass(frozen=True)
+class RaisedWeightScales:
+    """The raised weight scales of one layer, with their cost.
+
+    Attributes:
+        layer: The layer that multiplies by the weight.
+        channels: The output channels; empty if the weight has a single scale.
+        original_scales: The scales of these channels before they were raised.
+        raised_scales: The raised scales.
+        weight_sqnr_db: The SQNR of the quantized weight with the original and with the raised scales, in dB; infinite
+            if it is exact.
+    """
+
+    layer: str
+    channels: tuple[int, ...]
+    original_scales: np.ndarray
+    raised_scales: np.ndarray
+    weight_sqnr_db: tuple[float, float]
+
+    @property
+    def max_channel_bit_loss(self) -> float:
+        return float(np.log2(self.raised_scales / self.original_scales).max())
+
+    @property
+    def scale_change_text(self) -> str:
+        """The change of the weight scales and its cost in accuracy, as a sentence for users."""
+        worst = int(np.argmax(self.raised_scales / self.original_scales))
+        channels = [str(channel) for channel in self.channels]
+        scale_text = (
+            f"the weight scales of {counted_noun_text(len(channels), 'channel')} ({name_list_text(channels)}) go"
+            if channels[1:]
+            else f"the weight scale of channel {channels[0]} goes"
+            if channels
+            else "its one weight scale goes"
+        )
+        channel_text = "" if len(self.channels) < 2 else f" at channel {self.channels[worst]}"
+        original_text, raised_text = (f"{value_db:.1f}" for value_db in self.weight_sqnr_db)
+        cost = (
+            "the weight stays exact"
+            if not math.isfinite(self.weight_sqnr_db[1])
+            else f"the SQNR of the weight goes from {original_text} to {raised_text} dB"
+            if original_text != raised_text
+            else f"the weight keeps its SQNR of {raised_text} dB"
+        )
+        return (
+            f"{self.layer}: ONNX Runtime cannot quantize its bias under default options, so {scale_text} from "
+            f"{self.original_scales[worst]:.3g} to {self.raised_scales[worst]:.3g}{channel_text}; it loses "
+            f"{self.max_channel_bit_loss:.1f} bits, and {cost}."
+        )
+
+
+def raised_scales_text(scales: Sequence[RaisedWeightScales]) -> str:
+    """Returns the largest raise of weight scales as text, with the number of other layers that have raised scales."""
+    worst = max(scales, key=lambda scale: scale.max_channel_bit_loss)
+    other_count = len({scale.layer for scale in scales}) - 1
+    others = counted_noun_text(other_count, "other layer")
+    return worst.scale_change_text + (f" The same holds for {others}, with no larger loss." if other_count else "")
+
+
+_SUMMED_VALUES = 1 << 20
+"""Number of values of a weight that are summed at a time in float64."""
+
+
+def weight_sqnr_db(weight: np.ndarray, dequantized_weight: np.ndarray) -> float:
+    """Returns the SQNR of a quantized weight in dB; infinite if it is exact."""
+    signal, noise, values, rounded = 0.0, 0.0, weight.reshape(-1), dequantized_weight.reshape(-1)
+    for start in range(0, len(values), _SUMMED_VALUES):
+        part = values[start : start + _SUMMED_VALUES].astype(np.float64)
+        signal += float(np.square(part).sum())
+        noise += float(np.square(part - rounded[start : start + _SUMMED_VALUES]).sum())
+    return 10 * math.log10(signal / noise) if noise else math.inf
+
 
 ONNX_TYPES = {
     Precision.FP32: ir.DataType.FLOAT,
@@ -205,7 +520,7 @@ class QdqScale:
         dequantized_type: The float type in which the layer reads dequantized values; None if it multiplies quantized
             values.
         original_values: The values before they were raised for a bias; None if they were not raised. See
-            `trt_tui.core.lowering.scales`.
+            `trt_tui.core.lowering.rulebook`.
         tensor_scale: The scale of the whole tensor for NVFP4 and MXFP8; ``values`` already contain it.
     """
 
@@ -309,11 +624,11 @@ def plan_lowering(
     Raises:
         InputError: an input of a quantized layer has no range.
     """
-    common_ranges = scales.compute_activation_ranges(network, ranges, config)
+    common_ranges = compute_activation_ranges(network, ranges, config)
     amax = {
         quantized_type.precision: common_ranges
         if (type_ranges := select_ranges_for_type(ranges, quantized_type)) is ranges
-        else scales.compute_activation_ranges(network, type_ranges, config)
+        else compute_activation_ranges(network, type_ranges, config)
         for quantized_type in TYPES_WITH_RANGES
     }
     fixed_scales = {
@@ -364,7 +679,7 @@ def _compute_qdq_scales(
     network = edited_constants.network
     sites = group.qdq_sites_at_precision(quantized_type.precision)
     biases = (
-        {site: scales.find_bias_input(network, group, site) for site in sites if site.role == "weight"}
+        {site: find_bias_input(network, group, site) for site in sites if site.role == "weight"}
         if quantized_type.precision is Precision.INT8
         else {}
     )
@@ -387,24 +702,22 @@ def _compute_qdq_scales(
             )
         return scale_cache[cache_key]
     exact_scales = {
-        site: scales.compute_weight_scale(edited_constants, site, quantized_type, fixed_scales)
+        site: compute_weight_scale(edited_constants, site, quantized_type, fixed_scales)
         if site.role == "weight"
-        else scales.compute_activation_scale(amax_by_tensor, site.tensor, quantized_type)
+        else compute_activation_scale(amax_by_tensor, site.tensor, quantized_type)
         for site in sites
     }
     scale_types = {
-        layer: scales.choose_scale_type(
+        layer: choose_scale_type(
             (scale for site, scale in exact_scales.items() if site.layer == layer), boundary_type, quantized_type
         )
         for layer in dict.fromkeys(site.layer for site in sites)
     }
     scales_by_site = {}
     for site, scale in exact_scales.items():
-        axis, block = (
-            scales.find_weight_scale_layout(network, site, quantized_type) if site.role == "weight" else (None, None)
-        )
+        axis, block = find_weight_scale_layout(network, site, quantized_type) if site.role == "weight" else (None, None)
         tensor_scale = (
-            float(scales.compute_tensor_scale(edited_constants, site, quantized_type))
+            float(compute_tensor_scale(edited_constants, site, quantized_type))
             if quantized_type.block_scale_type and site.role == "weight"
             else 1.0
         )
@@ -441,7 +754,7 @@ def _raise_weight_scale_for_bias(
     bias = edited_constants.compute_constant(bias_input)
     if len(input_scales) != 1 or bias is None:
         return scale
-    values = scales.raise_weight_scales_for_bias(
+    values = raise_weight_scales_for_bias(
         scale.values, float(input_scales[0].values), round_to_precision(bias, scale.stored_type), scale.stored_type
     )
     return scale if values is scale.values else replace(scale, values=values, original_values=scale.values)
@@ -449,7 +762,7 @@ def _raise_weight_scale_for_bias(
 
 def find_raised_weight_scales(
     network: Network, group_lowerings: Mapping[str, GroupLowering], edited_constants: EditedConstants | None = None
-) -> list[scales.RaisedWeightScales]:
+) -> list[RaisedWeightScales]:
     """Returns the weight scales that were raised for a bias, with their cost in accuracy, in network order.
 
     Args:
@@ -464,12 +777,12 @@ def find_raised_weight_scales(
             weight = edited_constants.compute_constant((site.layer, site.index))
             assert weight is not None
             costs = [
-                scales.weight_sqnr_db(weight, quantize_dequantize_weight(weight, used_scale))
+                weight_sqnr_db(weight, quantize_dequantize_weight(weight, used_scale))
                 for used_scale in (replace(scale, values=scale.original_values), scale)
             ]
             changed = np.flatnonzero(scale.values != scale.original_values)
             raised.append(
-                scales.RaisedWeightScales(
+                RaisedWeightScales(
                     site.layer,
                     tuple(map(int, changed)) if scale.axis is not None else (),
                     scale.original_values.ravel()[changed],

@@ -23,11 +23,9 @@ from trt_tui.core.lowering.network_rewrite import (
     refuse_edits_under_file_precision,
     rewrite_network_for_config,
 )
-from trt_tui.core.lowering.rulebook import ONNX_TYPES, GroupLowering, QdqScale
-from trt_tui.core.lowering.scales import raised_scales_text
+from trt_tui.core.lowering.rulebook import ONNX_TYPES, GroupLowering, QdqScale, raised_scales_text
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
-from trt_tui.core.network.constants import register_constant, stored_tensor
-from trt_tui.core.network.graph import SHAPE_READERS, reads_only_shape
+from trt_tui.core.network.graph import SHAPE_READERS, reads_only_shape, register_constant, stored_tensor
 from trt_tui.core.network.graph_editor import GraphEditor, remove_unread_values
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
 from trt_tui.core.network.model_editing import iterate_reachable, list_subgraphs, value_name

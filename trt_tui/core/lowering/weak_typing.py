@@ -38,7 +38,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-from trt_tui.core.lowering import scales
 from trt_tui.core.lowering.lowering_checks import (
     WEAK_PRECISIONS,
     refuse_unsupported_precisions,
@@ -46,7 +45,13 @@ from trt_tui.core.lowering.lowering_checks import (
     weak_typing_notes,
 )
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
-from trt_tui.core.lowering.rulebook import find_boundary_type, precision_refusal_reason
+from trt_tui.core.lowering.rulebook import (
+    compute_activation_ranges,
+    compute_activation_scale,
+    divide_inner_ranges,
+    find_boundary_type,
+    precision_refusal_reason,
+)
 from trt_tui.core.lowering.typed_network import TypedNetwork, lower_rewritten_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import RoundingMove
@@ -122,7 +127,7 @@ def lower_to_implicit_quantization(
     config = config.without_moves(RoundingMove)
     rewritten_network = rewrite_network_for_config(network, config)
     constraints = _ImplicitLowering(
-        rewritten_network.network, config, scales.divide_inner_ranges(network, ranges, config)
+        rewritten_network.network, config, divide_inner_ranges(network, ranges, config)
     ).lower_network()
     notes = (
         (
@@ -141,7 +146,7 @@ class _ImplicitLowering:
         self.config = config
         self.measured_ranges = ranges
         self.precision_by_group = config.precision_by_group(network)
-        self.amax_by_tensor = scales.compute_activation_ranges(network, ranges, config)
+        self.amax_by_tensor = compute_activation_ranges(network, ranges, config)
         self.precisions: dict[str, Precision] = {}
         self.output_types: dict[str, Precision] = {}
         self.ranges: dict[str, float] = {}
@@ -219,7 +224,7 @@ class _ImplicitLowering:
 
     def _lower_int8_group(self, group: FusionGroup) -> None:
         for site in group.activation_qdq_sites():
-            scales.compute_activation_scale(self.amax_by_tensor, site.tensor)
+            compute_activation_scale(self.amax_by_tensor, site.tensor)
             self.ranges[site.tensor] = _replace_zero_amax(self.amax_by_tensor[site.tensor])
         fallback = self._find_fallback_range(group)
         for layer in self._list_layers(group):

@@ -18,7 +18,6 @@ import numpy as np
 
 from trt_tui.core.data.batches import is_float
 from trt_tui.core.data.samples import JudgedFeeds, SamplePosition, mix_samples_into_batches
-from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
@@ -50,6 +49,7 @@ from trt_tui.core.measure.simulation_limits import (
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.small_layers import has_many_small_layers
 from trt_tui.core.precision import Precision
+from trt_tui.core.runner import Waitable
 
 T = TypeVar("T")
 

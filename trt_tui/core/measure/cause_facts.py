@@ -18,9 +18,7 @@ from trt_tui.core.calibration.tensor_collection import (
     collect_tensors,
 )
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.execution import Executor
-from trt_tui.core.lowering.rulebook import round_to_precision
-from trt_tui.core.lowering.scales import scale_from_amax, weight_sqnr_db
+from trt_tui.core.lowering.rulebook import round_to_precision, scale_from_amax, weight_sqnr_db
 from trt_tui.core.measure.causes import (
     ConstantFacts,
     GroupFacts,
@@ -30,13 +28,13 @@ from trt_tui.core.measure.causes import (
 )
 from trt_tui.core.measure.error_metrics import MIN_LOSSLESS_SQNR_DB
 from trt_tui.core.measure.group_errors import max_rounding_error
-from trt_tui.core.network.constants import largest_magnitude
+from trt_tui.core.network.graph import largest_magnitude
 from trt_tui.core.network.layers import FusionGroup, Layer, QdqSite
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
 from trt_tui.core.quantized_types import INT8, broadcast_scales
-from trt_tui.core.runner import Backend
+from trt_tui.core.runner import Backend, Executor
 
 _SCALE_OPERATORS = ("Mul", "Div")
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from trt_tui.core.calibration.calibration import DominantChannels, TensorStats
 from trt_tui.core.measure.error_metrics import MIN_LOSSLESS_SQNR_DB, ErrorMetrics
 from trt_tui.core.measure.results import Cause, ConfigResults, ErrorShare, GroupErrors, ResultKind
-from trt_tui.core.network.layers import FusionGroup
-from trt_tui.core.network.zero_cost_support import Normalisation
+from trt_tui.core.network.layers import FusionGroup, Normalisation
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, FP16_OVERFLOW, Precision
 from trt_tui.core.quantized_types import FP8, QUANTIZED_TYPES
 from trt_tui.formatting import counted_noun_text, number_text, percent_text

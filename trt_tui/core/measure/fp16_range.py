@@ -49,7 +49,6 @@ import onnx_ir as ir
 from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.adaptive_runner import FP32_RUNS
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.execution import AnalysisProvider, LoadingTask
 from trt_tui.core.lowering.gated.gated_graph import expand_mask_to_axes
 from trt_tui.core.lowering.network_rewrite import list_normalisation_rewrites
 from trt_tui.core.lowering.rulebook import (
@@ -79,7 +78,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES, POINTWISE
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, FP16_OVERFLOW, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
-from trt_tui.core.runner import Backend, Runner
+from trt_tui.core.runner import AnalysisProvider, Backend, LoadingTask, Runner
 from trt_tui.errors import InputError, OutOfMemoryError
 from trt_tui.formatting import number_text, percent_text
 

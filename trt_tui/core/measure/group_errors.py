@@ -27,7 +27,6 @@ import ml_dtypes
 import numpy as np
 
 from trt_tui.core.data.adaptive_runner import OutputJoin
-from trt_tui.core.execution import AnalysisContext, AnalysisProvider, Executor, LoadingTask, LocalExecutor
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.assembly import build_gated_graph, freeze_inputs
 from trt_tui.core.lowering.gated.error_sums import (
@@ -38,8 +37,7 @@ from trt_tui.core.lowering.gated.error_sums import (
 )
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.lowering.network_rewrite import EditedConstants
-from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
-from trt_tui.core.lowering.scales import weight_sqnr_db
+from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type, weight_sqnr_db
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, PartialResult, SimulatedConfig
 from trt_tui.core.measure.error_metrics import ErrorSums
@@ -61,6 +59,7 @@ from trt_tui.core.network.layers import Layer, Shape
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES
 from trt_tui.core.precision import Precision
+from trt_tui.core.runner import AnalysisContext, AnalysisProvider, Executor, LoadingTask, LocalExecutor
 from trt_tui.errors import OutOfMemoryError
 
 MAX_COORDINATE_SHIFT = 1 / 32

@@ -37,7 +37,6 @@ import numpy as np
 
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.samples import SamplePosition, can_mix_samples
-from trt_tui.core.execution import AnalysisContext, AnalysisProvider, Executor, LocalExecutor
 from trt_tui.core.lowering.rulebook import find_boundary_type, preserves_precision_of_values
 from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.error_metrics import compute_noise_to_signal_ratios, student_t_quantile
@@ -48,6 +47,7 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.runner import AnalysisContext, AnalysisProvider, Executor, LocalExecutor
 from trt_tui.formatting import counted_noun_text
 
 FIRST_SAMPLES, SECOND_SAMPLES = 8, 64

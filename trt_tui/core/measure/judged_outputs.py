@@ -27,12 +27,12 @@ import onnx_ir as ir
 from trt_tui.core.calibration.tensor_collection import measure_tensor_shapes
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.error_metrics import flatten_each_sample
-from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.graph import stored_tensor
+from trt_tui.core.network.inference import FoldedShapes
 from trt_tui.core.network.layers import Layer, NetworkOutline
 from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS
-from trt_tui.core.network.shape_arithmetic import FoldedShapes
 from trt_tui.core.runner import Backend, Dimension
 from trt_tui.errors import InputError
 from trt_tui.formatting import name_list_text

@@ -21,7 +21,6 @@ from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.data.batches import is_castable, is_float
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.tensor_files import ArraySpool, Dump, DumpTensor, StoredArray, count_tensor_rows, open_dump
-from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
 from trt_tui.core.measure.results import Accuracy, Caveat, Run, RunKind
@@ -29,7 +28,7 @@ from trt_tui.core.network.layer_tree import tensor_shape_text
 from trt_tui.core.network.model_editing import extract_subgraph_of_outputs
 from trt_tui.core.network.model_file import read_model
 from trt_tui.core.network.network import Network
-from trt_tui.core.runner import Backend, Runner
+from trt_tui.core.runner import Backend, Runner, Waitable
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 

@@ -29,7 +29,6 @@ from trt_tui.core.calibration.tensor_collection import REMEDY, find_first_non_fi
 from trt_tui.core.data.adaptive_runner import AdaptiveRunner, OutputJoin
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.data.samples import SamplePosition, Samples
-from trt_tui.core.execution import AnalysisContext, AnalysisProvider, Executor, LocalExecutor
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.error_sums import ComparedTensor
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
@@ -70,7 +69,16 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, has_many_small_layers
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import Backend, ClosingContext, ExecutionMode, Runner
+from trt_tui.core.runner import (
+    AnalysisContext,
+    AnalysisProvider,
+    Backend,
+    ClosingContext,
+    ExecutionMode,
+    Executor,
+    LocalExecutor,
+    Runner,
+)
 from trt_tui.errors import InputError, OutOfMemoryError, RunFailedError
 from trt_tui.formatting import escape_hidden_characters, output_variation_text
 

@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from trt_tui.core.calibration.range_methods import Histogram, choose_amax
+from trt_tui.core.calibration.calibration import Histogram, choose_amax
 from trt_tui.core.calibration.tensor_collection import (
     CalibrationContext,
     CollectedTensor,
@@ -33,7 +33,6 @@ from trt_tui.core.calibration.tensor_collection import (
     collect_tensors,
 )
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.execution import Executor
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.network_rewrite import EditedConstants
 from trt_tui.core.measure.error_metrics import compute_noise_to_signal_ratios
@@ -72,13 +71,12 @@ from trt_tui.core.moves.constant_moves import (
     smoothquant_factors,
 )
 from trt_tui.core.moves.move import Move
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
+from trt_tui.core.network.layers import ChannelScaling, FusionGroup, NetworkOutline, Port, QdqSite, ScaledConstant
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS
-from trt_tui.core.network.zero_cost_support import ChannelScaling, Port, ScaledConstant
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES, QuantizedType
-from trt_tui.core.runner import Backend
+from trt_tui.core.runner import Backend, Executor
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from trt_tui.core.calibration.range_methods import RANGE_METHODS
+from trt_tui.core.calibration.calibration import RANGE_METHODS
 from trt_tui.core.calibration.user_ranges import is_data_dependent
 from trt_tui.core.moves.constant_moves import (
     ROUNDED_OPERATORS,

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from trt_tui.core.calibration.calibration import Calibration, ranges_comparison_key
-from trt_tui.core.calibration.range_methods import TYPES_WITH_OWN_RANGES
+from trt_tui.core.calibration.calibration import TYPES_WITH_OWN_RANGES, Calibration, ranges_comparison_key
 from trt_tui.core.moves.config import (
     MOVE_KINDS,
     KeepRuleMove,

@@ -19,16 +19,18 @@ from typing import Literal
 import numpy as np
 
 from trt_tui.core.moves.move import GROUP_SUBJECTS, ConstantEdit, DefaultPrecisions, Move
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
-from trt_tui.core.network.model_editing import collect_by_key
-from trt_tui.core.network.zero_cost_support import (
+from trt_tui.core.network.layers import (
     AttentionScale,
     ChannelScaling,
+    FusionGroup,
+    NetworkOutline,
     Port,
+    QdqSite,
     ScaledConstant,
     ScaledOperand,
     ScoreScaling,
 )
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import MAX_AMAX, QUANTIZED_TYPES, QuantizedType, broadcast_scales
 from trt_tui.errors import InputError

@@ -13,8 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline
-from trt_tui.core.network.zero_cost_support import Port
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline, Port
 from trt_tui.core.precision import Precision
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import register_constant, stored_tensor
+from trt_tui.core.network.graph import register_constant, stored_tensor
 from trt_tui.core.network.model_editing import FreshNames, value_name
 
 

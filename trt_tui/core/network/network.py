@@ -14,18 +14,21 @@ import onnx_ir as ir
 
 from trt_tui.core.network import hashes, supported_precisions
 from trt_tui.core.network.channels.norm_finder import find_zero_cost_support
-from trt_tui.core.network.constants import ConstantValues
 from trt_tui.core.network.fusion.groups import build_fusion_groups
-from trt_tui.core.network.graph import LayerGraph, count_macs
+from trt_tui.core.network.graph import ConstantValues, LayerGraph, count_macs
 from trt_tui.core.network.index_paths import find_groups_computing_indices
-from trt_tui.core.network.inference import infer_plugin_types
+from trt_tui.core.network.inference import (
+    SmallTensorValues,
+    check_constant_growth,
+    infer_folded_shapes,
+    infer_plugin_types,
+)
 from trt_tui.core.network.known_defects import find_defect_sites, find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding, ReferenceWeights, Shape
 from trt_tui.core.network.opening import OpenedModel, open_model, quantized_weights_note
 from trt_tui.core.network.operators import plugin_note
 from trt_tui.core.network.opset_conversion import convert_opset, detach_big_weights
 from trt_tui.core.network.original_network import propose_original_weights
-from trt_tui.core.network.shape_arithmetic import SmallTensorValues, check_constant_growth, infer_folded_shapes
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError, TrtTuiError
@@ -52,7 +55,7 @@ class Network(NetworkOutline):
 
     Attributes:
         model: The ONNX model at `opset`.
-        constant_amax, is_mask, mask_magnitude_threshold: Those of `trt_tui.core.network.constants.ConstantValues`.
+        constant_amax, is_mask, mask_magnitude_threshold: Those of `trt_tui.core.network.graph.ConstantValues`.
         graph: The layers and tensors. `producer`, `consumers`, `constant_tensors`, `static_tensors`, `node`,
             `input_tensors`, `ir_value`, `is_fp32` and `is_float_tensor` are the graph's.
         external_files: The data files that contain the weights.
@@ -221,7 +224,7 @@ class Network(NetworkOutline):
 
         A constant that scales an attention may be computed from sizes in the file; its value is known too.
 
-        Raises the errors of `trt_tui.core.network.constants.ConstantValues.constant_value`.
+        Raises the errors of `trt_tui.core.network.graph.ConstantValues.constant_value`.
         """
         number = self.zero_cost_support.attention_scale_constants.get(tensor)
         if number and tensor not in self.constant_tensors:
@@ -237,12 +240,12 @@ class Network(NetworkOutline):
 
     @property
     def epsilon_readers(self) -> Mapping[str, Collection[str]]:
-        """The epsilons that FP16 rounds to zero; see `trt_tui.core.network.constants.ConstantValues`."""
+        """The epsilons that FP16 rounds to zero; see `trt_tui.core.network.graph.ConstantValues`."""
         return self._constant_values.epsilon_readers
 
     @property
     def masked_tensors(self) -> frozenset[str]:
-        """The tensors that contain mask values; see `trt_tui.core.network.constants.ConstantValues`."""
+        """The tensors that contain mask values; see `trt_tui.core.network.graph.ConstantValues`."""
         return self._constant_values.masked_tensors
 
     def convert_model_to_opset(self, opset: int, model: ir.Model | None = None) -> ir.Model:

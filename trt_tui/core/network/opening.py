@@ -18,9 +18,8 @@ from trt_tui.core.network.model_file import read_model
 from trt_tui.core.network.operators import randomness_notes, unsupported_operator_notes
 from trt_tui.core.network.opset_conversion import convert_opset, drop_initializer_inputs, find_ir_version
 from trt_tui.core.network.qdq import rewrites
-from trt_tui.core.network.qdq.bias_quantization import find_overflowing_biases
 from trt_tui.core.network.qdq.rewrites import refusal_summary_lines
-from trt_tui.core.network.qdq.source_model import SourceModel
+from trt_tui.core.network.qdq.source_model import SourceModel, find_overflowing_biases
 from trt_tui.core.network.qdq.steps import is_dequantize, read_qdq_step
 from trt_tui.core.network.rotary_caches import expand_rotary_caches
 from trt_tui.core.network.structure_check import (

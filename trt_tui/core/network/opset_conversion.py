@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import register_constant, stored_tensor
+from trt_tui.core.network.graph import register_constant, stored_tensor
 from trt_tui.core.network.model_editing import FreshNames, assign_node_names
 from trt_tui.core.network.model_file import SMALL_TENSOR_BYTES
 from trt_tui.core.network.operators import move_plugins_to_own_domain, restore_plugin_domains

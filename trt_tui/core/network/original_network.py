@@ -13,8 +13,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import ConstantValues, register_constant, stored_tensor
-from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.graph import ConstantValues, LayerGraph, register_constant, stored_tensor
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.model_editing import FreshNames, value_name
 from trt_tui.core.network.opening import OpenedModel

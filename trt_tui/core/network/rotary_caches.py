@@ -7,7 +7,7 @@ TensorRT refuse caches with one row for a batch of several.
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import register_constant
+from trt_tui.core.network.graph import register_constant
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.model_editing import FreshNames
 from trt_tui.formatting import counted_noun_text

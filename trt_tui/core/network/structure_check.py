@@ -21,7 +21,7 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.graph import stored_tensor
 from trt_tui.core.network.operators import EARLY_RUNTIME_OPERATORS, FOREIGN_SCHEMAS
 from trt_tui.errors import InputError
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partialmethod
 
-from trt_tui.core.calibration.range_methods import RANGE_METHODS
+from trt_tui.core.calibration.calibration import RANGE_METHODS
 from trt_tui.core.calibration.user_ranges import parse_amax
 from trt_tui.core.lowering.lowering_checks import precision_requirements_text
 from trt_tui.core.measure.zero_cost_kinds import (

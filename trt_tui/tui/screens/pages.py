@@ -23,9 +23,8 @@ from trt_tui.formatting import (
     find_similar_names,
     suggestion_question,
 )
-from trt_tui.session.history import MAX_NAME_LENGTH
+from trt_tui.session.history import MAX_NAME_LENGTH, SessionEntry
 from trt_tui.session.jobs import Job
-from trt_tui.session.saved_sessions import SessionEntry
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import ACTIONS, get_action_keys, key_text

@@ -15,8 +15,8 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import counted_noun_text, duration_text, elapsed_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.requests import BuildEngine
+from trt_tui.session.history import SessionEntry
 from trt_tui.session.jobs import DONE, FAILED, Job
-from trt_tui.session.saved_sessions import SessionEntry
 from trt_tui.session.search_status import best_evaluation_text, best_value_text
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import ACTIONS, ACTIONS_BY_ID, shown_key

@@ -11,7 +11,6 @@ from itertools import accumulate
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter
 from trt_tui.core.lowering.gated.error_sums import (
     SUMS_OUTPUTS,
     ComparedTensor,
@@ -20,7 +19,7 @@ from trt_tui.core.lowering.gated.error_sums import (
     ErrorSumsEmitter,
     emit_error_sums_per_sample,
 )
-from trt_tui.core.lowering.gated.gated_graph import GatedGraph, GatedGraphInputs
+from trt_tui.core.lowering.gated.gated_graph import BranchTensors, GatedGraph, GatedGraphInputs, NodeEmitter
 from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter, emit_ungated_group
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_compute_type_results
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind

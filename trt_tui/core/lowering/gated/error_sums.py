@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes, Operand
+from trt_tui.core.lowering.gated.gated_graph import BranchTensors, NodeEmitter, Nodes, Operand
 from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter, GroupEmitter
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, MASK_LIMITS
 from trt_tui.core.network.layers import FusionGroup

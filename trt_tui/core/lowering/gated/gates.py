@@ -22,14 +22,12 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes, Operand
-from trt_tui.core.lowering.gated.gated_graph import GatedGraphInputs
+from trt_tui.core.lowering.gated.gated_graph import BranchTensors, GatedGraphInputs, NodeEmitter, Nodes, Operand
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS
-from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, Normalisation
 from trt_tui.core.network.model_editing import iterate_reachable, value_name
 from trt_tui.core.network.qdq.source_model import SourceModel
 from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE
-from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import Precision
 
 

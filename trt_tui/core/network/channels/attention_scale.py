@@ -11,15 +11,17 @@ import numpy as np
 
 from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelRoots, ChannelTracer
 from trt_tui.core.network.fusion.attention import SCORES_ROLE
-from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
-from trt_tui.core.network.operators import RANGE_PRESERVING_COPIES
-from trt_tui.core.network.zero_cost_support import (
+from trt_tui.core.network.layers import (
     AttentionScale,
+    FusionGroup,
+    Layer,
+    LayerKind,
     ScaledConstant,
     ScaledOperand,
     ScaledTensor,
     ScoreScaling,
 )
+from trt_tui.core.network.operators import RANGE_PRESERVING_COPIES
 
 _MAX_CHAIN = 8
 """The maximum number of layers that are followed from a product to its scale."""

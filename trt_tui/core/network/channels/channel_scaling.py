@@ -15,10 +15,11 @@ from trt_tui.core.network.channels.channel_tracer import (
     ChannelTracer,
     label_connected_components,
 )
-from trt_tui.core.network.layers import FusionGroup, Layer
-from trt_tui.core.network.zero_cost_support import (
+from trt_tui.core.network.layers import (
     ChannelScaling,
     ClippedTensor,
+    FusionGroup,
+    Layer,
     ScaledConstant,
     ScaledTensor,
 )

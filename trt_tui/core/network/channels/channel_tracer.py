@@ -14,11 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.graph import LayerGraph, reads_only_shape
-from trt_tui.core.network.layers import Layer, LayerKind, Shape
-from trt_tui.core.network.shape_arithmetic import SmallTensorValues
-from trt_tui.core.network.zero_cost_support import ClippedTensor
+from trt_tui.core.network.graph import LayerGraph, reads_only_shape, stored_tensor
+from trt_tui.core.network.inference import SmallTensorValues
+from trt_tui.core.network.layers import ClippedTensor, Layer, LayerKind, Shape
 
 UNSCALED = 0
 """The id of all channels that are known to have the factor 1."""

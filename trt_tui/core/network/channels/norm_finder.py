@@ -7,11 +7,12 @@ from dataclasses import replace
 from trt_tui.core.network.channels.attention_scale import find_attention_scales
 from trt_tui.core.network.channels.channel_scaling import find_channel_scalings
 from trt_tui.core.network.channels.channel_tracer import ChannelTracer
-from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.graph import LayerGraph
-from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
-from trt_tui.core.network.zero_cost_support import (
+from trt_tui.core.network.graph import LayerGraph, stored_tensor
+from trt_tui.core.network.layers import (
     CorrectableBias,
+    FusionGroup,
+    Layer,
+    LayerKind,
     Normalisation,
     Port,
     ZeroCostSupport,

@@ -13,8 +13,7 @@ from functools import cached_property, partial
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.graph import LayerGraph, stored_tensor
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqFinding, QdqSite
 from trt_tui.core.network.operators import COPIES, PRODUCTS
 from trt_tui.core.network.qdq.source_model import SourceModel

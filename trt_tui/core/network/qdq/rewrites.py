@@ -25,8 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import largest_magnitude, register_constant, stored_tensor
-from trt_tui.core.network.graph import SHAPE_READERS
+from trt_tui.core.network.graph import SHAPE_READERS, largest_magnitude, register_constant, stored_tensor
 from trt_tui.core.network.graph_editor import GraphEditor, remove_unread_values, replace_value
 from trt_tui.core.network.model_editing import FreshNames, iterate_reachable, list_subgraphs, value_name
 from trt_tui.core.network.operators import UNSUPPORTED_FLOAT_TYPES

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.graph import stored_tensor
 from trt_tui.core.network.operators import FOREIGN_SCHEMAS, ORT_DOMAIN, TENSORRT_DOMAIN
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import MXFP8, NVFP4, QuantizedType, broadcast_scales
