@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.group_sweep import (
     GroupSweep,
@@ -13,6 +12,7 @@ from trt_tui.core.measure.group_sweep import (
     sensitivity_from_sweep,
 )
 from trt_tui.core.measure.results import Accuracy, ErrorShare, OutputErrors
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.moves.config import PrecisionConfig
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from tests import lowered
 from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.rulebook import CHUNK_PRODUCTS, GatedFeatures, find_boundary_type
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.fp16_range import Fp16RangeState, find_worst_overflows, list_fp16_overflows
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import FP16_MAX, FP16_OVERFLOW, Precision
 

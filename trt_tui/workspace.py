@@ -39,7 +39,6 @@ from trt_tui.core.data.samples import (
 )
 from trt_tui.core.data.tensor_files import list_dump_files
 from trt_tui.core.data.userscript import list_script_files, split_script_spec
-from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.judged_outputs import (
     JudgedOutput,
     find_partly_judged_output_reasons,
@@ -55,6 +54,7 @@ from trt_tui.core.measure.run_sources import (
     reproduction_failure_reason,
     select_outputs_in_reference,
 )
+from trt_tui.core.measure.simulation import Analysis, PartialResult
 from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move

@@ -17,10 +17,10 @@ from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, _cuda_failure_reaso
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 

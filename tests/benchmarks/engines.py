@@ -29,10 +29,10 @@ from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples, split_samples
 from trt_tui.core.engines.group_implementations import has_unrequested_precision
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, EngineResult
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision

@@ -78,9 +78,9 @@ def measured(
     from trt_tui.core.calibration.calibration import calibrate
     from trt_tui.core.data.samples import load_samples
     from trt_tui.core.measure import piecewise_runner
-    from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.group_errors import measure_group_errors
     from trt_tui.core.measure.judged_outputs import select_judged_outputs
+    from trt_tui.core.measure.simulation import Analysis
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.network.layers import FusionGroup
     from trt_tui.core.network.network import open_network

@@ -350,8 +350,8 @@ def _choose_proposal(
     values: dict[str, Any],
 ) -> Any:
     """The proposal of a kind with the least error on the calibration samples; the config if none reduces it."""
-    from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.judged_outputs import select_judged_outputs
+    from trt_tui.core.measure.simulation import Analysis
     from trt_tui.core.measure.zero_cost_kinds import ProposalContext, TrialBudget
 
     feeds = tuple(range(len(samples)))

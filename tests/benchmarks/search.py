@@ -34,11 +34,11 @@ from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.group_sweep import GroupSweep, sensitivity_from_sweep
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, GroupErrors
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.target import Target, TargetResult, check_targets
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -22,9 +22,9 @@ def impact(name: str, folder: str, label: str):
     """A pass measures one group."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
     from trt_tui.core.data.samples import load_samples
-    from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.group_sweep import GroupSweep
     from trt_tui.core.measure.judged_outputs import select_judged_outputs
+    from trt_tui.core.measure.simulation import Analysis
 
     config, lowered = WAYS[label]
     network, ranges = prepared.opened(folder)

@@ -55,9 +55,9 @@ def aimet(folder: Path) -> None:
 
 def ours(folder: Path, row: str) -> None:
     from trt_tui.core.data.samples import load_samples
-    from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.group_sweep import GroupSweep
     from trt_tui.core.measure.judged_outputs import select_judged_outputs
+    from trt_tui.core.measure.simulation import Analysis
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
 

@@ -10,9 +10,9 @@ from tests.driven import run_to_end
 from tests.networks import Builder as Builders
 from tests.networks import floats
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import EngineResult
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_editing import extract_subgraph_of_outputs
 from trt_tui.core.network.network import open_network

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from tests.driven import DrivenWorker, save_mlp
-from trt_tui.core.measure import analysis
+from trt_tui.core.measure import simulation
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -98,7 +98,7 @@ def test_faults_of_the_system_are_told_and_are_no_defects(tmp_path, monkeypatch,
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr(analysis.Analysis, "measure_accuracy", fails)
+    monkeypatch.setattr(simulation.Analysis, "measure_accuracy", fails)
     failed = worker.answer(rq.MeasureWhatIf(PrecisionConfig.from_precision(Precision.FP16)))[-1]
     assert isinstance(failed, ev.JobFailed) and failed.error.title == title and cause in failed.error.cause
     assert failed.error.next_step and "defect" not in failed.error.next_step and failed.error.exit_code == 2

@@ -14,7 +14,7 @@ from tests.driven import run_to_end
 from tests.refusals import refused
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError
-from trt_tui.core.measure.analysis import PartialResult
+from trt_tui.core.measure.simulation import PartialResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities, BuildSettings

@@ -20,9 +20,9 @@ from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.fallback_ladder import NO_PRECISIONS, BuildAttempt, BuildError
 from trt_tui.core.engines.group_implementations import GroupImplementation, Kernel, Preview
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import METRIC_RESAMPLE_COUNT
 from trt_tui.core.measure.results import Accuracy, Caveat, EngineResult, ErrorMetrics, OutputErrors, RunKind
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.target import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove

@@ -34,7 +34,7 @@ from trt_tui.backends.cuda import CudaDevice, find_first_device
 from trt_tui.core.builder_options import WORKSPACE_POOL, BuilderOptions
 from trt_tui.core.engines.fallback_ladder import LAYERNORM_WARNING_PREFIX, BuildError, NetworkParseError
 from trt_tui.core.engines.inspector import LISTING_HEADING
-from trt_tui.core.lowering.lowering_checks import WEAK_PRECISIONS
+from trt_tui.core.lowering.network_rewrite import WEAK_PRECISIONS
 from trt_tui.core.lowering.weak_typing import apply_constraints
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

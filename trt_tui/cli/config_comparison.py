@@ -9,7 +9,7 @@ from typing import Any
 from trt_tui.cli.headless_session import measure_comparison, open_session
 from trt_tui.cli.output_files import write_report
 from trt_tui.cli.streams import print_messages
-from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
+from trt_tui.core.lowering.network_rewrite import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.engine_agreement import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults, RunKind
 from trt_tui.core.measure.target import TargetOutcome

@@ -5,7 +5,7 @@ import shlex
 from trt_tui.cli.headless_session import HeadlessSession, open_config_session
 from trt_tui.cli.output_files import json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_report
-from trt_tui.core.lowering.lowering_checks import replace_all_file_precisions
+from trt_tui.core.lowering.network_rewrite import replace_all_file_precisions
 from trt_tui.core.measure.dump_comparison import TensorDifference, find_groups_to_raise_to_fp32
 from trt_tui.core.measure.error_metrics import finite_or_none, list_error_columns
 from trt_tui.core.measure.results import Run, RunKind

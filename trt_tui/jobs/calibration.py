@@ -23,7 +23,7 @@ from trt_tui.core.calibration.user_ranges import find_named_tensors, parse_amax,
 from trt_tui.core.exporters.formats import config_calibration_cache_text
 from trt_tui.core.guards.guards import CACHE_SOURCE, CONFIG_SOURCE, MEASURED_SOURCE, GuardFacts, RangeFacts
 from trt_tui.core.guards.measurements import find_mismatched_ranges
-from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.lowering.network_rewrite import quantizes_activations
 from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group_facts
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove

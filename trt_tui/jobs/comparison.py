@@ -16,7 +16,6 @@ from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.network_rewrite import EditedConstants, toggle_fp32
 from trt_tui.core.lowering.rulebook import MIN_WARNED_BITS, RaisedWeightScales, raised_scales_text
 from trt_tui.core.lowering.typed_network import lower_from_source_model
-from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.engine_agreement import remove_all_unused_qdq
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.group_errors import ConfigWithGroupErrors, measure_group_errors
@@ -42,6 +41,7 @@ from trt_tui.core.measure.results import (
     RunResult,
     restrict_to_common_samples,
 )
+from trt_tui.core.measure.simulation import PartialResult
 from trt_tui.core.measure.simulation_limits import find_simulation_failure_reason
 from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_KINDS,

@@ -28,12 +28,10 @@ from trt_tui.core.engines.fallback_ladder import (
 )
 from trt_tui.core.engines.inspector import find_kernel_results, read_engine_report
 from trt_tui.core.exporters.formats import write_export
-from trt_tui.core.lowering.lowering_checks import (
+from trt_tui.core.lowering.network_rewrite import (
     reduces_precision,
     tensorrt_operators_text,
 )
-from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
@@ -48,7 +46,8 @@ from trt_tui.core.measure.results import (
     RunKind,
     failed_build_result,
 )
-from trt_tui.core.measure.run_sources import RunSource
+from trt_tui.core.measure.run_sources import AccuracyReducer, RunSource
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.stages import (
     ReadGroupResults,
     measure_engine_errors,

@@ -37,14 +37,12 @@ from trt_tui.core.engines.fallback_ladder import (
 from trt_tui.core.engines.group_implementations import find_group_implementations
 from trt_tui.core.engines.inspector import EngineReport, read_engine_report
 from trt_tui.core.exporters.onnx import export_typed_network
-from trt_tui.core.lowering.lowering_checks import (
+from trt_tui.core.lowering.network_rewrite import (
     refuse_cubic_grid_samples,
     refuse_unsupported_precisions,
 )
 from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization, lower_to_implicit_quantization
-from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.engine_agreement import find_groups_in_other_precision, find_unquantized_groups_caveat
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import (
@@ -54,7 +52,8 @@ from trt_tui.core.measure.results import (
     Run,
     RunKind,
 )
-from trt_tui.core.measure.run_sources import IndexedRunSource, no_common_tensors_error
+from trt_tui.core.measure.run_sources import IndexedRunSource, convert_to_comparable_array, no_common_tensors_error
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.simulation_limits import FailedRunOutputs, run_failure_caveat
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.known_defects import BuildTarget, known_defect_warnings

@@ -21,7 +21,7 @@ from trt_tui.core.engines.group_implementations import (
     find_split_attention_groups,
     is_same_engine,
 )
-from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.lowering.network_rewrite import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.runner import FixedShape

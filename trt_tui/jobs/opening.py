@@ -34,11 +34,11 @@ from trt_tui.core.guards.measurements import (
     measure_input_stats,
 )
 from trt_tui.core.importers.any_config import read_any_config
-from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, quantizes_activations
-from trt_tui.core.measure.analysis import PartialResult
+from trt_tui.core.lowering.network_rewrite import no_lower_precision_reason, quantizes_activations
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, find_class_score_output, unjudged_output_notes
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.run_sources import collect_reference_info, reference_notes
+from trt_tui.core.measure.simulation import PartialResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.runner import EngineBackend, map_generator_items
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError

@@ -40,7 +40,7 @@ from trt_tui.core.engines.group_implementations import (
 )
 from trt_tui.core.engines.inspector import read_layer_listing
 from trt_tui.core.exporters.onnx import split_off_weights
-from trt_tui.core.lowering.lowering_checks import find_min_compute_capability, refuse_unsupported_precisions
+from trt_tui.core.lowering.network_rewrite import find_min_compute_capability, refuse_unsupported_precisions
 from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import ASSIGNABLE

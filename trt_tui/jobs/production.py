@@ -36,9 +36,8 @@ from trt_tui.core.exporters.bundle import (
 )
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
-from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_all_file_precisions
+from trt_tui.core.lowering.network_rewrite import refuse_cubic_grid_samples, replace_all_file_precisions
 from trt_tui.core.lowering.typed_network import lower_from_source_model
-from trt_tui.core.measure.analysis import Analysis, SimulatedConfig
 from trt_tui.core.measure.dump_comparison import (
     TensorDifference,
     TensorSummary,
@@ -60,6 +59,7 @@ from trt_tui.core.measure.run_sources import (
     open_dump_run,
     open_file_run,
 )
+from trt_tui.core.measure.simulation import Analysis, SimulatedConfig
 from trt_tui.core.measure.simulation_limits import attribute_failures_to_rounding
 from trt_tui.core.measure.stages import (
     PRODUCTION_STAGE,

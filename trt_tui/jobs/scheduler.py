@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.results import Accuracy, K, ResultKind, V
+from trt_tui.core.measure.simulation import PartialResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.runner import Executor, LocalExecutor, Waitable, map_generator_items
 from trt_tui.errors import CancelledError, TrtTuiError, convert_memory_error, convert_os_error, exception_text

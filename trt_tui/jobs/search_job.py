@@ -19,7 +19,7 @@ from trt_tui.core.data.batches import SampleName, join_batches
 from trt_tui.core.data.samples import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES, JudgedFeeds
 from trt_tui.core.engines.fallback_ladder import unrequested_precisions_text
 from trt_tui.core.engines.group_implementations import Preview
-from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
+from trt_tui.core.lowering.network_rewrite import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.engine_agreement import (
     ACCUMULATION_GAP_DB,
     PREVIEW_REASON,

@@ -14,7 +14,7 @@ import platformdirs
 import trt_tui
 from trt_tui.core.calibration.calibration import ranges_comparison_key as ranges_stamp
 from trt_tui.core.data.input_files import MAX_HASHED_BYTES, cached_file_sha256, is_stamp_trustworthy, read_file_stamp
-from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.lowering.network_rewrite import quantizes_activations
 from trt_tui.core.lowering.rulebook import ARITHMETIC_VERSION
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig

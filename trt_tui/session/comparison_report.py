@@ -9,7 +9,7 @@ from trt_tui import formatting
 from trt_tui.core.engines.fallback_ladder import limited_list_lines
 from trt_tui.core.exporters.preview_report import unbuilt_engine_lines
 from trt_tui.core.guards.guards import warning_lines, warning_record
-from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
+from trt_tui.core.lowering.network_rewrite import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.causes import cause_lines, fp16_range_note
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.results import Accuracy, Cause, ConfigResults, EngineResult, ErrorShare, RunKind

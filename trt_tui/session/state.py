@@ -19,7 +19,7 @@ from trt_tui.core.guards.guards import (
     fp32_miss_text,
     measure_float_work_share,
 )
-from trt_tui.core.lowering.lowering_checks import reduces_precision
+from trt_tui.core.lowering.network_rewrite import reduces_precision
 from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_divergence, suggest_engine_checks
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunKind, restrict_to_common_samples

@@ -17,9 +17,9 @@ from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure import simulation
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

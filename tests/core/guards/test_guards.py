@@ -48,9 +48,9 @@ from trt_tui.core.guards.measurements import (
     measure_clipped_shares,
     measure_input_stats,
 )
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -16,9 +16,9 @@ from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import GatedFeatures, compute_activation_ranges
 from trt_tui.core.lowering.typed_network import lower_from_source_model, lower_to_typed_network
 from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization, lower_to_implicit_quantization
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_MOVE_CLASSES,
     ProposalContext,
@@ -32,7 +32,7 @@ from trt_tui.core.moves.constant_moves import (
     make_attention_scale_move,
     placement_refusal_reason,
 )
-from trt_tui.core.network.channels.attention_scale import find_attention_scales
+from trt_tui.core.network.channels.channel_scaling import find_attention_scales
 from trt_tui.core.network.channels.channel_tracer import ChannelTracer
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -15,7 +15,7 @@ from trt_tui.core.engines.group_implementations import build_preview, find_added
 from trt_tui.core.engines.inspector import read_layer_listing
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.lowering.network_rewrite import quantizes_activations
 from trt_tui.core.lowering.typed_network import lower_from_source_model, lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -20,12 +20,12 @@ from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.measure import group_errors as layers_module
 from trt_tui.core.measure import run_sources
 from trt_tui.core.measure import simulation as simulation_module
-from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ERROR_METRICS, compute_error_sums_by_name, compute_sqnr_db_by_sample
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.group_sweep import measure_accuracy_per_raised_group
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.run_sources import AccuracyReducer
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

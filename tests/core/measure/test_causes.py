@@ -20,7 +20,6 @@ from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibration import TensorStats, collect_tensor_stats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.rulebook import find_boundary_type
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group_facts
 from trt_tui.core.measure.causes import (
     GROUP_DETAILS,
@@ -36,6 +35,7 @@ from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ConfigResults, GroupErrors
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

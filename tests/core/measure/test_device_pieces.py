@@ -18,10 +18,10 @@ from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.gated.assembly import build_gated_graph, split_graph_into_pieces
 from trt_tui.core.measure import piecewise_runner, simulation
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network import small_layers
 from trt_tui.core.network.graph import ConstantValues

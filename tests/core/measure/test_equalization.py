@@ -22,8 +22,8 @@ from trt_tui.core.lowering.network_rewrite import (
 )
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import zero_cost_kinds
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_MOVE_CLASSES,

@@ -17,11 +17,11 @@ from tests.driven import DrivenWorker
 from tests.networks import Builder, floats
 from tests.texts import lacking
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.fp16_range import Fp16RangeState, find_worst_overflows, list_fp16_overflows
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision

@@ -16,12 +16,12 @@ from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.lowering.weak_typing import lower_to_explicit_quantization, lower_to_implicit_quantization
 from trt_tui.core.measure import zero_cost_kinds
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.fp16_range import describe_fp16_values
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ConfigResults
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
 from trt_tui.core.moves.config import (
     PrecisionConfig,

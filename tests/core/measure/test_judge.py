@@ -13,8 +13,7 @@ from tests.networks import Builder, floats
 from tests.refusals import refused
 from tests.texts import lacking
 from trt_tui.core.data.batches import SampleName
-from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, quantizes_activations, reduces_precision
-from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
+from trt_tui.core.lowering.network_rewrite import no_lower_precision_reason, quantizes_activations, reduces_precision
 from trt_tui.core.measure.judged_outputs import (
     INTEGER_KIND,
     AxisSlice,
@@ -26,6 +25,7 @@ from trt_tui.core.measure.judged_outputs import (
     take_judged_slice,
     unjudged_output_notes,
 )
+from trt_tui.core.measure.run_sources import AccuracyReducer
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -12,9 +12,8 @@ from tests.measuring import measure_shares
 from tests.texts import lacking
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.data.samples import load_samples, mix_samples_into_batches
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
-from trt_tui.core.measure.simulation import GatedGraphLoader
+from trt_tui.core.measure.simulation import Analysis, GatedGraphLoader
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -10,7 +10,6 @@ from tests.networks.build import Builder, floats
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_sweep import (
     FIRST_SAMPLES,
     MAX_HALF_WIDTH,
@@ -23,6 +22,7 @@ from trt_tui.core.measure.group_sweep import (
     student_t_quantile,
 )
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

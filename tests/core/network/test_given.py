@@ -23,9 +23,9 @@ from tests.refusals import refused
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.typed_network import lower_from_source_model
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.fp16_range import Fp16RangeState, Magnitudes
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.network import open_network

@@ -21,7 +21,7 @@ from trt_tui.core.moves.keep_rules import (
     count_groups_by_keep_rule,
     default_keep_rules_note,
 )
-from trt_tui.core.network.index_paths import find_groups_computing_indices
+from trt_tui.core.network.graph import find_groups_computing_indices
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.options import Options

@@ -14,15 +14,14 @@ from onnx import helper, numpy_helper
 from tests.lowered import run
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples
-from trt_tui.core.lowering.network_rewrite import RMS_OPSET
+from trt_tui.core.lowering.network_rewrite import RMS_OPSET, refuse_cubic_grid_samples
 from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network import opset_conversion
+from trt_tui.core.network.model_file import OLDEST_OPSET, get_onnx_schema
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.operators import UNSUPPORTED
 from trt_tui.core.network.opset_conversion import NEWEST_WRITTEN_OPSET, convert_opset
-from trt_tui.core.network.structure_check import OLDEST_OPSET, get_onnx_schema
 from trt_tui.core.precision import MIN_OPSETS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError

@@ -1,5 +1,5 @@
 """The FP32 network that a quantized one was made from: its weights are proposed by
-trt_tui.core.network.original_network, and used if the network with them reproduces its outputs."""
+trt_tui.core.network.opening, and used if the network with them reproduces its outputs."""
 
 import json
 
@@ -26,8 +26,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.network.graph import ConstantValues, LayerGraph
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.opening import open_model
-from trt_tui.core.network.original_network import propose_original_weights
+from trt_tui.core.network.opening import open_model, propose_original_weights
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.options import Options

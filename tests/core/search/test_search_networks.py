@@ -1,4 +1,4 @@
-"""trt_tui.core.search and trt_tui.core.measure.analysis on networks that run"""
+"""trt_tui.core.search and trt_tui.core.measure.simulation on networks that run"""
 
 import itertools
 import math
@@ -12,8 +12,8 @@ from tests.measuring import measure_impacts, measure_shares
 from tests.networks import Builder, floats
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.target import check_targets, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -34,13 +34,13 @@ from trt_tui.core.engines.inspector import GRAPH_SUFFIX
 from trt_tui.core.exporters.formats import ExportContext, WrittenExport, implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, write_onnx_export
 from trt_tui.core.exporters.registry import find_companion_files
-from trt_tui.core.lowering.lowering_checks import (
+from trt_tui.core.lowering.network_rewrite import (
     WEAK_PRECISIONS,
+    config_barrier_notes,
     groups_by_release_dependent_precision,
     replace_all_file_precisions,
     weak_typing_notes,
 )
-from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.lowering.weak_typing import (
     ImplicitQuantizationConstraints,
     apply_constraints,

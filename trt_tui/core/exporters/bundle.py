@@ -42,8 +42,11 @@ from trt_tui.core.exporters.build_commands import (
 )
 from trt_tui.core.exporters.formats import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note
-from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_all_file_precisions
-from trt_tui.core.lowering.network_rewrite import config_barrier_notes
+from trt_tui.core.lowering.network_rewrite import (
+    config_barrier_notes,
+    refuse_cubic_grid_samples,
+    replace_all_file_precisions,
+)
 from trt_tui.core.lowering.rulebook import compute_activation_ranges
 from trt_tui.core.lowering.typed_network import TypedNetwork, lower_from_source_model
 from trt_tui.core.lowering.weak_typing import ImplicitQuantizationConstraints, lower_to_explicit_quantization

@@ -19,7 +19,7 @@ from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.batches import ShapeRange
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
-from trt_tui.core.lowering.lowering_checks import replace_all_file_precisions
+from trt_tui.core.lowering.network_rewrite import replace_all_file_precisions
 from trt_tui.core.lowering.rulebook import compute_activation_ranges
 from trt_tui.core.lowering.weak_typing import ImplicitQuantizationConstraints
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES

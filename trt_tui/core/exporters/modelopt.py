@@ -18,8 +18,11 @@ from trt_tui.core.builder_options import OMISSION_MARKER
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
 from trt_tui.core.exporters.formats import ExportContext, WrittenExport, omission_record
 from trt_tui.core.exporters.onnx import export_typed_network
-from trt_tui.core.lowering.lowering_checks import groups_by_release_dependent_precision, replace_all_file_precisions
-from trt_tui.core.lowering.network_rewrite import config_barrier_notes
+from trt_tui.core.lowering.network_rewrite import (
+    config_barrier_notes,
+    groups_by_release_dependent_precision,
+    replace_all_file_precisions,
+)
 from trt_tui.core.lowering.rulebook import compute_activation_ranges, find_boundary_type
 from trt_tui.core.lowering.typed_network import lower_from_source_model
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES

@@ -18,9 +18,9 @@ from trt_tui.core.guards.guards import (
     UnfitLabels,
     is_range_mismatched,
 )
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorSums, flatten_each_sample
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, take_judged_slice
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.runner import Backend
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import counted_noun_text

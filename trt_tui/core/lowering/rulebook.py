@@ -32,6 +32,7 @@ from trt_tui.core.lowering.network_rewrite import (
 )
 from trt_tui.core.moves.config import MOVE_KINDS, PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
+from trt_tui.core.network.model_file import get_onnx_schema
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.network.qdq.source_model import (
     BIAS_INPUTS,
@@ -41,7 +42,6 @@ from trt_tui.core.network.qdq.source_model import (
     flag_channels_with_bias_overflow,
     measure_bias_channel_magnitudes,
 )
-from trt_tui.core.network.structure_check import get_onnx_schema
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, MIN_FP16_SCALE, MIN_OPSETS, Precision
 from trt_tui.core.quantized_types import (
     INT8,

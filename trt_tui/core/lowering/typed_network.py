@@ -17,11 +17,12 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.lowering_checks import has_half_subgraph_results, tensorrt_operators_text
 from trt_tui.core.lowering.network_rewrite import (
     RewrittenNetwork,
+    has_half_subgraph_results,
     refuse_edits_under_file_precision,
     rewrite_network_for_config,
+    tensorrt_operators_text,
 )
 from trt_tui.core.lowering.rulebook import ONNX_TYPES, GroupLowering, QdqScale, raised_scales_text
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig

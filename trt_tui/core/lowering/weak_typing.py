@@ -38,13 +38,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from trt_tui.core.lowering.lowering_checks import (
+from trt_tui.core.lowering.network_rewrite import (
     WEAK_PRECISIONS,
     refuse_unsupported_precisions,
     replace_all_file_precisions,
+    rewrite_network_for_config,
     weak_typing_notes,
 )
-from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import (
     compute_activation_ranges,
     compute_activation_scale,

@@ -24,7 +24,7 @@ from trt_tui.core.engines.group_implementations import (
     list_kernels,
 )
 from trt_tui.core.engines.inspector import QDQ
-from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.lowering.network_rewrite import quantizes_activations
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import (
     MARKED,

@@ -38,8 +38,6 @@ from trt_tui.core.lowering.gated.error_sums import (
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.lowering.network_rewrite import EditedConstants
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type, weight_sqnr_db
-from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
-from trt_tui.core.measure.analysis import Analysis, PartialResult, SimulatedConfig
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
@@ -53,7 +51,8 @@ from trt_tui.core.measure.fp16_range import (
 )
 from trt_tui.core.measure.judged_outputs import find_common_mask_name, read_mask
 from trt_tui.core.measure.results import CoordinateShift, GroupErrors
-from trt_tui.core.measure.simulation import GatedGraphLoader
+from trt_tui.core.measure.run_sources import AccuracyReducer, convert_to_comparable_array
+from trt_tui.core.measure.simulation import Analysis, GatedGraphLoader, PartialResult, SimulatedConfig
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Layer, Shape
 from trt_tui.core.network.network import Network

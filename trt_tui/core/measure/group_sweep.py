@@ -38,10 +38,10 @@ import numpy as np
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.samples import SamplePosition, can_mix_samples
 from trt_tui.core.lowering.rulebook import find_boundary_type, preserves_precision_of_values
-from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.error_metrics import compute_noise_to_signal_ratios, student_t_quantile
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND
 from trt_tui.core.measure.results import MAX_RECENT_RESULTS, Accuracy, ErrorShare, ResultKind
+from trt_tui.core.measure.simulation import Analysis, PartialResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network

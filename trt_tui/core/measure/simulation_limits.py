@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trt_tui.core.lowering.lowering_checks import (
+from trt_tui.core.lowering.network_rewrite import (
     has_half_subgraph_results,
     reduces_precision,
     subgraph_layers_text,

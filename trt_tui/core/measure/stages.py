@@ -20,7 +20,6 @@ from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.tensor_files import DUMP_FORMATS, DUMP_SUFFIXES, PICKLE_SUFFIXES, split_dump_spec
 from trt_tui.core.engines.inspector import KernelResult, decode_kernel_result
 from trt_tui.core.lowering.gated.gated_graph import expand_mask_to_axes
-from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import (
     ErrorMetrics,
     ErrorSums,
@@ -32,6 +31,7 @@ from trt_tui.core.measure.error_metrics import (
 from trt_tui.core.measure.judged_outputs import find_common_mask_name, read_mask, take_judged_slice
 from trt_tui.core.measure.results import Accuracy, EngineResult, ResultKind, Run, RunKind, RunResult
 from trt_tui.core.measure.run_sources import IndexedRunSource
+from trt_tui.core.measure.simulation import Analysis
 from trt_tui.core.measure.target import Target, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_editing import extract_subgraph_of_outputs

@@ -5,7 +5,7 @@ first and the last layer are often left unquantized (Zhou et al., "DoReFa-Net", 
 
 The other rules follow from the computation of the layer. A look-up multiplies nothing, so quantized values only lose
 accuracy. An error of a head reaches the output unchanged. An error in attention scores passes through an exponential.
-The error of a float that becomes an index is never small (see `trt_tui.core.network.index_paths`). Therefore the rule
+The error of a float that becomes an index is never small (see `trt_tui.core.network.graph`). Therefore the rule
 `indices` applies unless the user disables it.
 """
 

@@ -21,9 +21,9 @@ from onnx.reference import ReferenceEvaluator
 from trt_tui.core.network.graph import LayerGraph, stored_tensor
 from trt_tui.core.network.layers import Layer, LayerKind, Shape
 from trt_tui.core.network.model_editing import collect_by_key, extract_subgraph_of_outputs, value_name
+from trt_tui.core.network.model_file import get_onnx_schema
 from trt_tui.core.network.operators import RUNTIME_ONLY_OPERATORS, is_plugin
 from trt_tui.core.network.opset_conversion import detach_big_weights
-from trt_tui.core.network.structure_check import get_onnx_schema
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
 from trt_tui.formatting import byte_size_text

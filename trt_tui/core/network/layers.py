@@ -645,7 +645,7 @@ class NetworkOutline:
         tensors_with_shared_range: The sets of tensors that must share a scale, such as the inputs and the output of a
             Concat, by tensor name.
         index_groups: Groups whose results are converted to integers or used as positions; see
-            `trt_tui.core.network.index_paths`.
+            `trt_tui.core.network.graph`.
         qdq_findings: The findings of the check of Q/DQ nodes; None if the file has no Q/DQ nodes.
         qdq_candidates: Possible findings, which count only if an engine converts the values with separate kernels.
         defect_sites: Places with a known defect of some TensorRT release; see `trt_tui.core.network.known_defects`.

@@ -15,8 +15,7 @@ import onnx_ir as ir
 from trt_tui.core.network import hashes, supported_precisions
 from trt_tui.core.network.channels.norm_finder import find_zero_cost_support
 from trt_tui.core.network.fusion.groups import build_fusion_groups
-from trt_tui.core.network.graph import ConstantValues, LayerGraph, count_macs
-from trt_tui.core.network.index_paths import find_groups_computing_indices
+from trt_tui.core.network.graph import ConstantValues, LayerGraph, count_macs, find_groups_computing_indices
 from trt_tui.core.network.inference import (
     SmallTensorValues,
     check_constant_growth,
@@ -25,10 +24,9 @@ from trt_tui.core.network.inference import (
 )
 from trt_tui.core.network.known_defects import find_defect_sites, find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding, ReferenceWeights, Shape
-from trt_tui.core.network.opening import OpenedModel, open_model, quantized_weights_note
+from trt_tui.core.network.opening import OpenedModel, open_model, propose_original_weights, quantized_weights_note
 from trt_tui.core.network.operators import plugin_note
 from trt_tui.core.network.opset_conversion import convert_opset, detach_big_weights
-from trt_tui.core.network.original_network import propose_original_weights
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError, TrtTuiError
@@ -291,7 +289,7 @@ def open_network(
             network opens, and `Network.constant_value` raises an error for such weights.
         has_operator_library: True if the backend has a library of operators and runs plugins.
         reference: The FP32 network that a quantized network was made from. The result gets its weights where
-            `trt_tui.core.network.original_network` finds them. Unused if the network is FP32.
+            `trt_tui.core.network.opening` finds them. Unused if the network is FP32.
 
     Raises:
         InputError: the errors of `trt_tui.core.network.opening.open_model`, `Network` and

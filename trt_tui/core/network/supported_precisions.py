@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Layer, LayerKind, QdqSite, Shape
+from trt_tui.core.network.model_file import get_onnx_schema
 from trt_tui.core.network.operators import (
     ORDER_SELECTING_OPERATORS,
     PRODUCTS,
@@ -12,7 +13,6 @@ from trt_tui.core.network.operators import (
     SCATTER_OPERATORS,
     UNSUPPORTED_FLOAT_TYPES,
 )
-from trt_tui.core.network.structure_check import get_onnx_schema
 from trt_tui.core.precision import ASSIGNABLE, MIN_OPSETS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
 

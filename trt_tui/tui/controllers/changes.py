@@ -7,7 +7,7 @@ from functools import partialmethod
 
 from trt_tui.core.calibration.calibration import RANGE_METHODS
 from trt_tui.core.calibration.user_ranges import parse_amax
-from trt_tui.core.lowering.lowering_checks import precision_requirements_text
+from trt_tui.core.lowering.network_rewrite import precision_requirements_text
 from trt_tui.core.measure.zero_cost_kinds import (
     LEAVES_FILE_SUFFIX,
     find_network_refusal_reasons,

@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
-from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.lowering.network_rewrite import quantizes_activations
 from trt_tui.core.measure.target import Outcome
 from trt_tui.core.moves.config import KEEP_PRECISIONS, KeepRuleMove, PrecisionConfig
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS, KEEP_RULES

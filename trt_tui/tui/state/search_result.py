@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from trt_tui.core.lowering.lowering_checks import reduces_precision
+from trt_tui.core.lowering.network_rewrite import reduces_precision
 from trt_tui.core.measure.results import Accuracy, RunKind
 from trt_tui.core.measure.target import Outcome, Target, TargetOutcome
 from trt_tui.core.moves.config import (

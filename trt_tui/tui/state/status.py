@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from trt_tui.core.lowering.lowering_checks import reduces_precision
+from trt_tui.core.lowering.network_rewrite import reduces_precision
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
-from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
+from trt_tui.core.lowering.network_rewrite import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.engine_agreement import engine_sqnr_gap_db, fp32_engine_fault_text
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND

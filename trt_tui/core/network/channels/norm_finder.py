@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trt_tui.core.network.channels.attention_scale import find_attention_scales
-from trt_tui.core.network.channels.channel_scaling import find_channel_scalings
+from trt_tui.core.network.channels.channel_scaling import find_attention_scales, find_channel_scalings
 from trt_tui.core.network.channels.channel_tracer import ChannelTracer
 from trt_tui.core.network.graph import LayerGraph, stored_tensor
 from trt_tui.core.network.layers import (

@@ -28,6 +28,7 @@ import onnx_ir as ir
 from trt_tui.core.network.graph import SHAPE_READERS, largest_magnitude, register_constant, stored_tensor
 from trt_tui.core.network.graph_editor import GraphEditor, remove_unread_values, replace_value
 from trt_tui.core.network.model_editing import FreshNames, iterate_reachable, list_subgraphs, value_name
+from trt_tui.core.network.model_file import find_schema
 from trt_tui.core.network.operators import UNSUPPORTED_FLOAT_TYPES
 from trt_tui.core.network.qdq.steps import (
     PRECISION_BY_FLOAT_TYPE,
@@ -43,7 +44,6 @@ from trt_tui.core.network.qdq.steps import (
     round_to_type,
     type_limits,
 )
-from trt_tui.core.network.structure_check import find_schema
 from trt_tui.core.quantized_types import broadcast_scales
 from trt_tui.formatting import counted_noun_text, name_list_text
 

@@ -25,6 +25,7 @@ from trt_tui.core.network.graph import stored_tensor
 from trt_tui.core.network.inference import evaluate_node
 from trt_tui.core.network.layers import FilePrecision, FusionGroup, Layer, LayerKind
 from trt_tui.core.network.model_editing import list_subgraphs
+from trt_tui.core.network.model_file import find_schema
 from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS, REDUCTIONS
 from trt_tui.core.network.qdq.rewrites import (
     find_node_refusals,
@@ -40,7 +41,6 @@ from trt_tui.core.network.qdq.steps import (
     read_qdq_step,
     round_to_type,
 )
-from trt_tui.core.network.structure_check import find_schema
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
