@@ -404,6 +404,26 @@ class GatedGraphLoader:
             return graph, runner
 
 
+T = TypeVar("T")
+
+MAX_FEEDS_MEASURED_FIRST = 16
+"""The maximum number of feeds whose magnitudes are measured before a network of many small layers is executed. With
+more feeds the magnitudes are measured between feeds, so that the first values do not wait for them."""
+
+
+@dataclass(frozen=True)
+class PartialResult(Generic[T]):
+    """An intermediate result after ``done_count`` of ``total_count`` feeds (or groups) were measured."""
+
+    value: T
+    done_count: int
+    total_count: int
+
+    @property
+    def is_final_result(self) -> bool:
+        return self.done_count >= self.total_count
+
+
 MIN_COMPARED_ELEMENTS = 4096
 """The minimum number of elements a sample for a comparison in the graph. Smaller judged outputs are compared on the
 host."""
@@ -412,8 +432,9 @@ WHAT_IFS_TEXT = "what-ifs"
 """The description of this kind of execution for users."""
 
 
-class Simulation(ClosingContext):
-    """The simulation of one network on one set of samples, with its reference, used as a context manager.
+class Analysis(ClosingContext):
+    """The simulation of one network on one set of samples, with comparisons against its reference. It is a context
+    manager.
 
     Args:
         samples: The judged samples. Every value is measured on all of them unless a method receives feeds.
@@ -497,7 +518,7 @@ class Simulation(ClosingContext):
             names += metric_tensors
         self.fetched_tensors = tuple(dict.fromkeys(names))
         _refuse_tensors_without_sample_rows(network, samples, self.fetched_tensors)
-        self._original: Simulation | None = None
+        self._original: Analysis | None = None
         self._sample_positions: tuple[Sequence[SamplePosition], ...] = ()
 
     def _clear_caches_of_feeds(self) -> None:
@@ -510,8 +531,9 @@ class Simulation(ClosingContext):
         self._fp32_cache, self._reference_cache = TensorCache(), TensorCache()
 
     def close(self) -> None:
-        """Frees the inference session and the reference."""
+        """Frees the inference sessions and the reference."""
         self.unload_session()
+        self._overflow_effect.unload_session()
         self._fp32_cache.clear()
         self._reference_cache.clear()
         if self.reference_source is not None:
@@ -876,51 +898,7 @@ class Simulation(ClosingContext):
             )
         return self._reference_row_sums[feed_index, output_name]
 
-
-def _refuse_tensors_without_sample_rows(network: Network, samples: Samples, tensors: Sequence[str]) -> None:
-    """Refuses tensors without a row per sample if a batch is padded, because the padding would count.
-
-    Raises:
-        InputError: Names the tensor.
-    """
-    if samples.padding is None:
-        return
-    batch_size = samples.padding.batch_size
-    for tensor in tensors:
-        if (network.shape(tensor) or (None,))[0] != batch_size:
-            raise InputError(
-                f"{tensor} has no row for each sample of the batch",
-                f"the number of samples, {samples.total_sample_count}, is not a multiple of the network's fixed batch of "
-                f"{batch_size}, and copies of a sample would count at this tensor",
-                f"Give a multiple of {batch_size} samples (--samples), or judge another tensor.",
-            )
-
-
-T = TypeVar("T")
-
-MAX_FEEDS_MEASURED_FIRST = 16
-"""The maximum number of feeds whose magnitudes are measured before a network of many small layers is executed. With
-more feeds the magnitudes are measured between feeds, so that the first values do not wait for them."""
-
-
-@dataclass(frozen=True)
-class PartialResult(Generic[T]):
-    """An intermediate result after ``done_count`` of ``total_count`` feeds (or groups) were measured."""
-
-    value: T
-    done_count: int
-    total_count: int
-
-    @property
-    def is_final_result(self) -> bool:
-        return self.done_count >= self.total_count
-
-
-class Analysis(Simulation):
-    """The simulation of one network on one set of samples, with comparisons against the reference.
-
-    Arguments and errors are those of `Simulation`.
-    """
+    # -- comparisons ----------------------------------------------------------------------------------------------
 
     def measure_accuracy(
         self,
@@ -1038,11 +1016,6 @@ class Analysis(Simulation):
     @cached_property
     def _overflow_effect(self) -> OverflowEffectMeasurement:
         return OverflowEffectMeasurement(self)
-
-    def close(self) -> None:
-        """Frees the inference sessions and the reference."""
-        super().close()
-        self._overflow_effect.unload_session()
 
     def add_caveats(
         self, accuracy: Accuracy, feed_indices: Sequence[int], config_caveats: Sequence[Caveat] = ()
@@ -1184,6 +1157,25 @@ class Analysis(Simulation):
             return {}
         indices = self.resolve_feed_indices(feed_indices)
         return self._metric_scorer.compute_reference_metric(indices)
+
+
+def _refuse_tensors_without_sample_rows(network: Network, samples: Samples, tensors: Sequence[str]) -> None:
+    """Refuses tensors without a row per sample if a batch is padded, because the padding would count.
+
+    Raises:
+        InputError: Names the tensor.
+    """
+    if samples.padding is None:
+        return
+    batch_size = samples.padding.batch_size
+    for tensor in tensors:
+        if (network.shape(tensor) or (None,))[0] != batch_size:
+            raise InputError(
+                f"{tensor} has no row for each sample of the batch",
+                f"the number of samples, {samples.total_sample_count}, is not a multiple of the network's fixed batch of "
+                f"{batch_size}, and copies of a sample would count at this tensor",
+                f"Give a multiple of {batch_size} samples (--samples), or judge another tensor.",
+            )
 
 
 class SimulatedConfig(IterableRunSource):
