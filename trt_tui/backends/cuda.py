@@ -97,9 +97,10 @@ def copy_device_memory(regions: Iterable[tuple[int, int, int]], stream: int | No
         _check_cuda_status(cuda, "a copy on the GPU", cuda.cuStreamSynchronize(None))
 
 
-def create_stream() -> int:
-    """Creates a stream of the first GPU and returns its address. The stream does not wait for the work of other
-    streams.
+@functools.cache
+def get_shared_stream() -> int:
+    """Returns the address of a stream of the first GPU, which the first call creates. The stream does not wait for the
+    work of other streams.
 
     Raises:
         RuntimeError: The driver refuses to create a stream.

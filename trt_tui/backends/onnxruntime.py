@@ -51,7 +51,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from trt_tui.backends.cuda import copy_device_memory, create_stream, find_first_device, synchronize_stream
+from trt_tui.backends.cuda import copy_device_memory, find_first_device, get_shared_stream, synchronize_stream
 from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.operators import is_random
 from trt_tui.core.runner import BackendCapabilities, ClosingContext, DeviceTensor, ExecutionMode, Runner, TensorInfo
@@ -324,12 +324,10 @@ class OnnxRuntimeBackend:
             capture_graphs: True for a session that captures CUDA graphs. Such a session refuses control flow and nodes
                 on the CPU.
         """
-        providers: list[str | tuple[str, dict[str, str]]] = [PROVIDERS["cpu"]]
-        if self.provider == "cuda":
-            cuda_options = dict(self.cuda_options)
-            if capture_graphs:
-                cuda_options |= {"enable_cuda_graph": "1", "user_compute_stream": str(get_cuda_graph_stream())}
-            providers.insert(0, (PROVIDERS["cuda"], cuda_options))
+        graph_options = (
+            {"enable_cuda_graph": "1", "user_compute_stream": str(get_cuda_graph_stream())} if capture_graphs else {}
+        )
+        providers = _list_providers(self.provider, {**self.cuda_options, **graph_options})
         with DEVICE_LOCK:
             session = self._ort.InferenceSession(model_bytes, options, providers=providers, **session_arguments)
         if (
@@ -444,6 +442,11 @@ def _create_session_options(
     return options
 
 
+def _list_providers(provider: str, cuda_options: Mapping[str, str]) -> list[str | tuple[str, Mapping[str, str]]]:
+    """Returns the providers of an inference session, the preferred one first."""
+    return [*([(PROVIDERS["cuda"], cuda_options)] if provider == "cuda" else []), PROVIDERS["cpu"]]
+
+
 @functools.cache
 def _cuda_failure_reason() -> str:
     """Returns the reason why the CUDA provider does not work here; "" if it works.
@@ -490,11 +493,6 @@ def _first_error_line(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _get_initializer_tensor(initializer: ir.Value) -> ir.TensorProtocol:
-    assert initializer.const_value is not None
-    return initializer.const_value
-
-
 def _serialize_without_weights(
     model: ir.Model, min_fed_bytes: float
 ) -> tuple[bytes, dict[str, np.ndarray], list[str], list[np.ndarray]]:
@@ -512,7 +510,7 @@ def _serialize_without_weights(
     """
     graph, weights, names, arrays = model.graph, dict[str, np.ndarray](), list[str](), list[np.ndarray]()
     initializers, input_count = dict(graph.initializers), len(graph.inputs)
-    tensors = {name: _get_initializer_tensor(value) for name, value in initializers.items()}
+    tensors = {name: tensor for name, value in initializers.items() if (tensor := value.const_value) is not None}
     try:
         for name, value in initializers.items():
             tensor = tensors[name]
@@ -628,10 +626,9 @@ class ExportedFileRunner:
             copy_path = Path(path).with_name(f"fp32_quantization_{Path(path).name}")
             ir.save(quantize_in_fp32(ir.load(path)), copy_path)
             path = str(copy_path)
-        providers: list[str | tuple[str, dict[str, str]]] = [PROVIDERS["cpu"]]
         if provider == "cuda":
             OnnxRuntimeBackend("cuda")  # loads the provider's libraries; raises an error if it does not work
-            providers.insert(0, (PROVIDERS["cuda"], {"use_tf32": str(int(tf32))}))
+        providers = _list_providers(provider, {"use_tf32": str(int(tf32))})
         # With the first entry INT8 sums do not saturate, but some operators lack a kernel. The second entry keeps every
         # Q/DQ pair. ONNX Runtime 1.32 fuses a LayerNormalization in FP16 whose input comes from an FP32 layer into a
         # node of two types, and then refuses that node.
@@ -1131,15 +1128,9 @@ class _CapturedCudaGraph:
         return list(results)
 
 
-_stream: int | None = None
-
-
 def get_cuda_graph_stream() -> int | None:
-    """Returns the CUDA stream for all CUDA graphs of this process; None without a GPU. The first call creates it."""
-    global _stream
-    if _stream is None and DEVICE == "cuda":
-        _stream = create_stream()
-    return _stream
+    """Returns the CUDA stream for all CUDA graphs of this process; None without a GPU."""
+    return get_shared_stream() if DEVICE == "cuda" else None
 
 
 def _input_shapes_key(feed: Mapping[str, _Fed]) -> _ShapesKey:

@@ -16,7 +16,6 @@ import ctypes
 import importlib
 import io
 import logging
-import math
 import os
 import re
 import sys
@@ -891,33 +890,20 @@ def make_debug_listener(trt: Any, tensor_names: Container[str]) -> Any:
             self.failed = ""
 
         def process_debug_tensor(self, addr: Any, location: Any, type: Any, shape: Any, name: str, stream: Any) -> None:
-            type_and_precision = _TENSOR_TYPES.get(type.name)
-            if name not in tensor_names or type_and_precision is None:
+            if name not in tensor_names or type.name not in _TENSOR_TYPES:
                 return
+            dtype, precision = _TENSOR_TYPES[type.name]
             try:
-                self.found[name] = self._copy_debug_tensor(
-                    _read_pointer_address(addr), location, *type_and_precision, tuple(shape), int(stream)
-                )
+                raw, address, handle = np.empty(tuple(shape), dtype), _read_pointer_address(addr), int(stream)
+                if location == trt.TensorLocation.HOST:
+                    ctypes.memmove(raw.ctypes.data, address, raw.nbytes)
+                else:
+                    cuda.wrapper().stream_synchronize(handle)
+                    cuda.wrapper().memcpy(raw.ctypes.data, address, raw.nbytes, cuda.MemcpyKind.DeviceToHost, handle)
+                    cuda.wrapper().stream_synchronize(handle)
+                self.found[name] = DebugTensor(raw.astype(np.float32), precision)
             except Exception as error:  # no exception may pass through TensorRT
                 self.failed = self.failed or f"{name}: {error}"
-
-        def _copy_debug_tensor(
-            self,
-            address: int,
-            location: Any,
-            dtype: np.dtype,
-            precision: Precision,
-            shape: tuple[int, ...],
-            stream: int,
-        ) -> DebugTensor:
-            raw = np.empty(math.prod(shape), dtype)
-            if location == trt.TensorLocation.HOST:
-                ctypes.memmove(raw.ctypes.data, address, raw.nbytes)
-            else:
-                cuda.wrapper().stream_synchronize(stream)
-                cuda.wrapper().memcpy(raw.ctypes.data, address, raw.nbytes, cuda.MemcpyKind.DeviceToHost, stream)
-                cuda.wrapper().stream_synchronize(stream)
-            return DebugTensor(raw.astype(np.float32).reshape(shape), precision)
 
     return DebugTensorListener()
 
@@ -1393,7 +1379,6 @@ class TensorRTBackend:
                 runtime = self.trt.Runtime(self.log.get_tensorrt_logger(self.trt))
             except Exception as error:
                 raise translate_startup_error(self.name, self.version, messages, error) from None
-            engine = None
             try:
                 engine = self.loaders.engine_from_bytes(data, runtime=runtime)
             except Exception as error:
