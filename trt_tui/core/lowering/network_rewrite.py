@@ -42,6 +42,9 @@ class EditedConstants:
     Args:
         config: The config; None for the constants of the network without edits.
         amax_cache: A cache of the largest magnitudes, by constant and edits, which several configs share.
+
+    Attributes:
+        edits_by_port: The edits of each layer input whose constant is edited, with their keys.
     """
 
     def __init__(
@@ -52,21 +55,17 @@ class EditedConstants:
     ) -> None:
         self.network = network
         self._amax_cache = {} if amax_cache is None else amax_cache
-        self._edits = {} if config is None else _collect_constant_edits(network, config)
-        if stale := _list_groups_with_stale_roundings(self._edits):
+        self.edits_by_port = {} if config is None else _collect_constant_edits(network, config)
+        if stale := _list_groups_with_stale_roundings(self.edits_by_port):
             raise InputError(
                 f"the rounding of {name_list_text(stale)} belongs to another weight",
                 "another change of the config has edited the weight since it was measured",
                 "Undo the rounding, or measure it again.",
             )
 
-    @property
-    def changed_layer_inputs(self) -> tuple[Port, ...]:
-        return tuple(self._edits)
-
     def constant_edit_key(self, layer_input: Port) -> Hashable:
         """Returns a cache key for the edits of the constant at a layer input; None if it is not edited."""
-        return tuple(key for key, _ in self._edits[layer_input]) if layer_input in self._edits else None
+        return tuple(key for key, _ in self.edits_by_port[layer_input]) if layer_input in self.edits_by_port else None
 
     def compute_constant(self, layer_input: Port, *, with_rounding: bool = True) -> np.ndarray | None:
         """Returns the constant at a layer input with all edits, float32; None if the layer has no such input.
@@ -79,7 +78,7 @@ class EditedConstants:
         array = (
             self.network.constant_value(input_names[index]) if index < len(input_names) and input_names[index] else None
         )
-        for _, change in self._edits.get(layer_input, ()):
+        for _, change in self.edits_by_port.get(layer_input, ()):
             if with_rounding or change.weight_edits is None:
                 array = change.edit_constant(array)
         return array
@@ -90,7 +89,7 @@ class EditedConstants:
         The arguments are those of `trt_tui.core.network.graph.ConstantValues.constant_amax`.
         """
         port = qdq_site.layer, qdq_site.index
-        if port not in self._edits:
+        if port not in self.edits_by_port:
             return self.network.constant_amax(qdq_site.tensor, axis, block_size)
         key = (port, axis, block_size, self.constant_edit_key(port))
         if key not in self._amax_cache:
@@ -268,7 +267,7 @@ class _NetworkRewriter:
 
     def rewrite_network(self, keeps_neutral_layers: bool) -> RewrittenNetwork:
         shared: dict[tuple[object, ...], ir.Value] = {}
-        for port in self.edited_constants.changed_layer_inputs:
+        for port in self.edited_constants.edits_by_port:
             node = self.nodes[port[0]]
             index = port[1]
             replaced_value = node.inputs[index] if index < len(node.inputs) else None

@@ -462,9 +462,13 @@ def find_class_score_output(network: NetworkOutline, judged_outputs: Sequence[Ju
     if len(float_outputs) != 1 or float_outputs[0].slices or float_outputs[0].mask:
         return None
     shape = network.shape(float_outputs[0].tensor)
-    if shape is None or len(shape) < 2 or not isinstance(shape[1], int) or shape[1] < 2:
-        return None
-    if any(size != 1 for size in shape[2:]):
+    if (
+        shape is None
+        or len(shape) < 2
+        or not isinstance(shape[1], int)
+        or shape[1] < 2
+        or any(size != 1 for size in shape[2:])
+    ):
         return None
     producers = {tensor: candidate for candidate in network.layers for tensor in candidate.outputs}
     layer = producers.get(float_outputs[0].tensor)

@@ -119,10 +119,10 @@ def measure_engine_errors(
             for group, arrays in read_group_results(feed, reference).items():
                 tensor = tensors_by_group[group]
                 counts = _find_unmasked_elements(analysis, mask, tensor, index, reference[tensor].shape)
-                reading_sums = [
-                    _sum_errors(reference[tensor], array * divisors.get(tensor, np.float32(1)), counts)
-                    for array in arrays
-                ]
+                reading_sums = [ErrorSums() for _ in arrays]
+                for array_sums, array in zip(reading_sums, arrays, strict=True):
+                    pair = reference[tensor], array * divisors.get(tensor, np.float32(1))
+                    array_sums.add_tensor_pair(*(side if counts is None else side[counts] for side in pair))
                 if not reading_sums:
                     continue
                 if group not in chosen:
@@ -145,15 +145,6 @@ def _find_unmasked_elements(
             f"{mask_name} does not fit {tensor}", f"its shape is {mask_array.shape}, the tensor's {shape}", ""
         )
     return np.broadcast_to(expand_mask_to_axes(mask_array, axes), shape)
-
-
-def _sum_errors(reference: np.ndarray, actual: np.ndarray, is_unmasked: np.ndarray | None) -> ErrorSums:
-    sums = ErrorSums()
-    if is_unmasked is None:
-        sums.add_tensor_pair(reference, actual)
-    else:
-        sums.add_tensor_pair(reference[is_unmasked], actual[is_unmasked])
-    return sums
 
 
 @dataclass(frozen=True)

@@ -160,14 +160,6 @@ def _adapt_grid_sample(node: ir.Node, fresh_names: FreshNames) -> None:
         del node.attributes["mode"]
 
 
-def _adapt_pad(node: ir.Node, fresh_names: FreshNames) -> None:
-    """Removes the attribute ``value`` of a Pad, which opset 11 replaced by an input.
-
-    onnx's version converter keeps the attribute if the mode does not need a value.
-    """
-    node.attributes.pop("value", None)
-
-
 def _adapt_batch_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
     """Sets the training mode of a BatchNormalization with several outputs. Before opset 14, several outputs implied it."""
     if len(node.outputs) > 1:
@@ -230,13 +222,14 @@ _MAX_BATCH_NORM_OUTPUTS = 3
 GRID_MODE_OPSET = 20
 
 
-ADAPTERS: dict[str, tuple[int, Callable[[ir.Node, FreshNames], None]]] = {
+ADAPTERS: dict[str, tuple[int, Callable[[ir.Node, FreshNames], object]]] = {
     "BatchNormalization": (14, _adapt_batch_normalisation),
     "Resize": (11, _adapt_resize),
     "Hardmax": (13, _adapt_hardmax),
     "GroupNormalization": (21, _adapt_group_normalisation),
     "GridSample": (20, _adapt_grid_sample),
-    "Pad": (11, _adapt_pad),
+    # An input replaced the attribute. onnx's version converter keeps the attribute if the mode needs no value.
+    "Pad": (11, lambda node, fresh_names: node.attributes.pop("value", None)),
 }
 """The opset that changed an operator, with the function that corrects the node, by operator as the converter writes it.
 """

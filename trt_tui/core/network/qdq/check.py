@@ -104,9 +104,7 @@ class QuantizedFile:
         order: tuple[int, ...] | None = tuple(range(len(shape))) if shape is not None else None
         value = self.source.find_input_value(layer, input_index)
         blocking_node: ir.Node | None = None
-        visited: set[ir.Node] = set()
-        while value is not None and (node := value.producer()) is not None and node not in visited:
-            visited.add(node)
+        while value is not None and (node := value.producer()) is not None:
             if is_dequantize(node):
                 step = self.source.get_qdq_step(node)
                 return (

@@ -19,7 +19,7 @@ are refused, and so is a DequantizeLinear on an INT32 bias (TensorRT developer g
 """
 
 import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -125,7 +125,9 @@ def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
             for use in node.outputs[0].uses()
             if any(
                 _is_reader_outside_groups(graph, reader)
-                for reader in iterate_reachable([use.node], _list_readers_of_cast)
+                for reader in iterate_reachable(
+                    [use.node], lambda node: node.outputs[0].consumers() if is_cast(node) else ()
+                )
             )
         }
         if node.outputs[0].is_graph_output() or identity_uses:
@@ -159,11 +161,6 @@ def _is_reader_outside_groups(graph: ir.Graph, node: ir.Node) -> bool:
         return True
     types = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
     return all("tensor(float)" not in types.get(output.type_str, (output.type_str,)) for output in schema.outputs)
-
-
-def _list_readers_of_cast(node: ir.Node) -> Sequence[ir.Node]:
-    """Returns the readers of a Cast, before which the file has the Cast; () for any other node."""
-    return node.outputs[0].consumers() if is_cast(node) else ()
 
 
 def _remove_dequantize(graph: ir.Graph, node: ir.Node) -> None:
