@@ -149,7 +149,7 @@ def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, 
     first.save_session(STRUCTURE, SavedSession.from_state(here, history(kept), ConfigNames(), "sqnr>=20"))
     first.release_session_lock()
     (path,) = first.folder.glob("*.json")
-    assert store().load_session(STRUCTURE, here.path, here).to_change_history().current_config == kept
+    assert store().load_session(STRUCTURE, here.path, here).to_change_history().state.config == kept
     content = damage(path.read_text()).encode(errors="surrogatepass")
     path.write_bytes(content)
     second = store()
@@ -362,7 +362,7 @@ def test_names_of_broken_utf8_are_saved_and_come_back(store):
     first.release_session_lock()
     again = store()
     saved = again.load_session(STRUCTURE, "/models/\udcff.onnx")
-    assert saved.to_change_history().current_config == SURROGATES.current_config and saved.target == "\ud800"
+    assert saved.to_change_history().state.config == SURROGATES.state.config and saved.target == "\ud800"
     assert saved.to_config_names() == {PrecisionConfig(): "\ud800"} and saved.note == "" and not again.load_failures
 
 

@@ -109,11 +109,6 @@ class ChangeHistory:
         self._future: list[UserState] = []
         self.state = UserState(initial_config, target_text)
 
-    @property
-    def current_config(self) -> PrecisionConfig:
-        """The config of the current state."""
-        return self.state.config
-
     def change_fields(self, **changed_fields: Any) -> None:
         """Changes fields of the current state that the user did not change, without an undo step."""
         self.state = replace(self.state, **changed_fields)

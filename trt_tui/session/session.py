@@ -41,7 +41,7 @@ from trt_tui.core.moves.config import (
 from trt_tui.core.moves.constant_moves import RoundingMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
 from trt_tui.core.network.layer_tree import group_titles
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import FileReplacedError, InputError, NotReadyError, TrtTuiError
@@ -264,9 +264,17 @@ class Session(SessionState):
         if event.outline.has_file_precision:
             self.history.change_fields(config=PrecisionConfig.from_precision(Precision.FILE))
         target_text = self.target_text
-        resumed = self.automatic and self._can_resume and self._resume_saved_session(event.outline)
+        outline = event.outline
+        saved = (
+            self.session_folder.load_session(outline.structure_sha256, str(outline.path), outline)
+            if self.automatic and self._can_resume
+            else None
+        )
+        self.warnings.extend(self.session_folder.load_failures)
+        if saved is not None:
+            self._apply_saved_session(saved)
         config = self._apply_command_line_options(self.config)
-        if not resumed:
+        if saved is None:
             config = self.apply_default_keep_rules(config)
             if not self.config_path and (note := default_keep_rules_note(event.outline, config)):
                 self.log.append(note)
@@ -285,15 +293,6 @@ class Session(SessionState):
         options = self.options
         assert self.outline is not None, "an opened network has been announced"
         return apply_keep_rules(self.outline, replace(config, tf32=True) if options.tf32 else config, options.keep)
-
-    def _resume_saved_session(self, outline: NetworkOutline) -> bool:
-        """Resumes the saved session of the same network. Returns False if there is none."""
-        saved = self.session_folder.load_session(outline.structure_sha256, str(outline.path), outline)
-        self.warnings.extend(self.session_folder.load_failures)
-        if saved is None:
-            return False
-        self._apply_saved_session(saved)
-        return True
 
     def _apply_saved_session(self, saved_session: SavedSession) -> None:
         """Replaces the configs of the session by the configs of a saved session."""

@@ -314,7 +314,7 @@ class SessionState:
 
     @property
     def config(self) -> PrecisionConfig:
-        return self.history.current_config
+        return self.history.state.config
 
     @property
     def target_text(self) -> str:

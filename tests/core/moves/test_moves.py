@@ -113,7 +113,7 @@ def test_a_new_kind_is_kept_in_saved_sessions(network, config, tmp_path, monkeyp
     store.release_session_lock()
     saved = store.load_session("a" * 64, network.build_outline().path, network.build_outline())
     store.release_session_lock()
-    assert saved.to_change_history().current_config.moves == config.moves
+    assert saved.to_change_history().state.config.moves == config.moves
     assert saved.to_config_names() == {config: "kept"}
     monkeypatch.delitem(MOVE_KINDS, Kept.kind)
     assert (
@@ -132,7 +132,7 @@ def test_a_new_kind_is_undone_and_taken_back(config):
         and more.comparison_key != config.comparison_key
         and more.precision_moves == config.precision_moves
     )
-    assert history.undo() and history.current_config == config and history.redo() and history.current_config == more
+    assert history.undo() and history.state.config == config and history.redo() and history.state.config == more
     assert more.without_moves(Kept, [FC1]) == config and config.without_moves(Kept) == config.with_moves(
         {}
     ).without_moves(Kept, [FC2])

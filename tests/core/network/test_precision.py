@@ -106,8 +106,8 @@ def test_other_reasons_for_the_same_are_no_step_to_undo(network):
     assert history.push_config(config) and not history.push_config(
         config.with_group_precision(network.groups[:1], FP32, "search:x")
     )
-    assert history.current_config.precision_moves[network.groups[0].name].reason == "search:x"
-    assert history.undo() and history.current_config == PrecisionConfig() and not history.can_undo
+    assert history.state.config.precision_moves[network.groups[0].name].reason == "search:x"
+    assert history.undo() and history.state.config == PrecisionConfig() and not history.can_undo
 
 
 def test_raised_and_diff_name_groups_in_network_order(network):
@@ -195,7 +195,7 @@ def test_moves_are_made_counted_and_taken_back(one, other):
     history = ChangeHistory(one)
     history.push_config(there)
     history.undo()
-    assert history.current_config == one
+    assert history.state.config == one
 
 
 CONFIGS = st.integers(0, 4).map(lambda n: PrecisionConfig().with_moves({"x": RangeMove(float(n))}))
@@ -220,9 +220,9 @@ def test_undo_takes_back_what_was_done(actions):
             if action != past[-1]:
                 past.append(action)
                 future = []
-        assert history.current_config == past[-1]
+        assert history.state.config == past[-1]
         again = ChangeHistory.from_snapshot(*history.snapshot())
         assert again.snapshot() == history.snapshot()
     while history.undo():
         pass
-    assert history.current_config == first
+    assert history.state.config == first
