@@ -300,6 +300,34 @@ def test_tensors_that_are_refused(opened, detector):
         select_judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("label", "batch", 1)])), ["label"])
 
 
+@pytest.mark.parametrize(
+    ("judge", "outcome"),
+    [
+        ((), "FAIL"),
+        (("out",), "PASS?"),
+        (("out[:]",), "PASS?"),
+        (("out[:, :4]",), "PASS"),
+        (("out", "out[:, :4]"), "PASS"),
+        (("out[:, 4:]",), "FAIL"),
+    ],
+)
+def test_a_joined_tensor_that_is_judged_as_a_whole_is_no_certain_pass(run, tmp_path, judge, outcome):
+    """Its large boxes hide that the small scores are lost."""
+    b = Builder(0)
+    weights = b.rng.standard_normal((2, 4, 3, 1, 1)).astype(np.float32)
+    weights[1, :, 0] = 0  # scores do not read the large channel, which sets the range
+    parts = [b.node("Conv", ["x", b.weight(f"w{n}", weights[n])], f"/{n}/Conv") for n in range(2)]
+    b.node("Concat", parts, "/cat", axis=1, output="out")
+    onnx.save(b.model([X], [floats("out", "batch", 8, 8, 8)]), tmp_path / "net.onnx")
+    x = b.rng.standard_normal((32, 3, 8, 8)) * np.reshape([1000, 1, 1], (3, 1, 1))
+    np.savez(tmp_path / "data.npz", x=x.astype(np.float32))
+    command = ("compare", tmp_path / "net.onnx", "--data", tmp_path / "data.npz", "--runs", "int8", "--layers", "none")
+    options = [word for text in judge for word in ("--judge", text)]
+    run(*command, "--target", "sqnr>=20", *options, "--json", tmp_path / "out.json")
+    result = json.loads((tmp_path / "out.json").read_text())["runs"]["int8"]["result"]
+    assert result["outcome"] == outcome and ("whole" in "".join(result["reasons"])) is (outcome == "PASS?")
+
+
 def test_what_is_named_twice_is_judged_once(detector):
     assert names(select_judged_outputs(detector, ["out[:, 4:]", "out", "out[:, 4:10]"])) == ["out[:, 4:]", "out"]
 

@@ -35,7 +35,7 @@ from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS
 from trt_tui.core.runner import Backend, Dimension
 from trt_tui.errors import InputError
-from trt_tui.formatting import name_list_text
+from trt_tui.formatting import escape_hidden_characters, name_list_text
 
 PartialShape = tuple[Dimension, ...]
 """A shape whose sizes may be unknown."""
@@ -369,6 +369,7 @@ class JudgedOutput:
         mask: The input or label that selects the elements that count; "" if all count.
         mask_threshold: The magnitude from which FP32 values are masks. Such an element does not count if the run masks
             it too. 0.0 if all elements count.
+        doubt: The reason why a pass is uncertain: errors in parts of the tensor can be hidden; "" if there is none.
         note: The origin of the part, or the reason why this tensor is judged in place of an output; "" if neither
             applies.
     """
@@ -380,6 +381,7 @@ class JudgedOutput:
     note: str = ""
     mask: str = ""
     mask_threshold: float = 0.0
+    doubt: str = ""
 
 
 def take_judged_slice(array: np.ndarray, judged_output: JudgedOutput) -> np.ndarray:
@@ -781,7 +783,14 @@ def _parse_judged_output(network: Network, judge_text: str, label_names: Sequenc
     cuts = _parse_axis_slices(judge_text, slices, shape) if slices is not None else ()
     name = tensor + slice_text(cuts, len(shape or ())) + (f"@{mask}" if mask else "")
     mask_note = f", where {mask} is not 0" if mask else ""
-    return JudgedOutput(name, tensor, cuts, note=f"named by --judge{mask_note}", mask=mask)
+    parts = [] if cuts else _split_tensor_into_concat_parts(network, tensor)
+    doubt = (
+        f"{escape_hidden_characters(name)} is judged as a whole, so that one of its {len(parts)} parts can lose more "
+        "than the target allows (by default each part is judged)"
+        if len(parts) > 1
+        else ""
+    )
+    return JudgedOutput(name, tensor, cuts, note=f"named by --judge{mask_note}", mask=mask, doubt=doubt)
 
 
 def _refuse_unknown_mask(network: Network, judge_text: str, mask_name: str, label_names: Sequence[str]) -> None:

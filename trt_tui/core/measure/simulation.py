@@ -978,6 +978,12 @@ class Analysis(ClosingContext):
                     (
                         *make_unjudged_output_caveats(self.unjudged_outputs | lacking),
                         *make_unjudged_output_caveats(self.partly_judged_outputs, PARTLY_JUDGED_OUTPUT),
+                        *(
+                            Caveat(PARTLY_JUDGED_OUTPUT, output.doubt)
+                            for output in self.judged_outputs
+                            if output.doubt
+                            and output.tensor not in {part.tensor for part in self.judged_outputs if part.slices}
+                        ),
                         *source.find_caveats(executed),
                     ),
                 )
