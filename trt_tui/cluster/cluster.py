@@ -560,12 +560,9 @@ class ClusterWorkerPool:
     @property
     def can_get_more_workers(self) -> bool:
         """True if further workers may become ready."""
-        if self.failure_reason:
-            return False
-        if len(self._workers) < self.spec.workers:  # Dask restarts each local worker that has ended
-            return True
-        return (
-            not self._connected.is_set()
+        return not self.failure_reason and (
+            len(self._workers) < self.spec.workers  # Dask restarts each local worker that has ended
+            or not self._connected.is_set()
             or self._listed_manifest is not self._manifest
             or any(handle.workspace is None and not handle.refusal_reason for handle in self._list_workers())
         )

@@ -67,9 +67,7 @@ def _is_unchanged_file(path: str, recorded_stamp: FileStamp | None) -> bool:
     then, if it was computed earlier.
     """
     current_stamp = read_file_stamp(path)
-    if current_stamp == recorded_stamp:
-        return True
-    return (
+    return current_stamp == recorded_stamp or (
         current_stamp is not None
         and recorded_stamp is not None
         and current_stamp[:3] == recorded_stamp[:3]

@@ -545,9 +545,13 @@ def _has_reversed_channels(calibration_stats: InputStats, judged_stats: InputSta
         _compare_column_means(calibration_offsets, judged_offsets),
         _compare_column_means(calibration_offsets[:, ::-1], judged_offsets),
     )
-    if direct is None or reversed_order is None or not direct[1].any() or reversed_order[1].any():
-        return False
-    return bool(np.abs(reversed_order[0]).max() < 0.5 * np.abs(direct[0]).max())
+    return bool(
+        direct is not None
+        and reversed_order is not None
+        and direct[1].any()
+        and not reversed_order[1].any()
+        and np.abs(reversed_order[0]).max() < 0.5 * np.abs(direct[0]).max()
+    )
 
 
 _SCALING_OPERATORS = frozenset(

@@ -517,9 +517,8 @@ class _ModelOptNameLists:
         def matches_any_pattern(key: str) -> bool:
             return any(pattern.match(layer_name) for pattern in self.patterns[key])
 
-        if matches_any_pattern("nodes_to_include") or operator in types["op_types_to_include"]:
-            return False
-        return (
+        is_included = matches_any_pattern("nodes_to_include") or operator in types["op_types_to_include"]
+        return not is_included and (
             matches_any_pattern("nodes_to_exclude")
             or operator in types["op_types_to_exclude"]
             or bool(types["op_types_to_quantize"])

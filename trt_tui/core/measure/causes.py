@@ -281,9 +281,13 @@ class CauseFacts:
     def is_lossy_in_fp16(self) -> bool:
         """True if FP16 alone costs the group more than roundings explain, and the loss reaches a judged output."""
         isolated = self.isolated
-        if isolated is None or self.boundary_type is not Precision.FP16 or not self.reaches_output:
-            return False
-        return isolated.is_lossy and (isolated.nonfinite_count > 0 or self.precision not in QUANTIZED_TYPES)
+        return (
+            isolated is not None
+            and self.boundary_type is Precision.FP16
+            and self.reaches_output
+            and isolated.is_lossy
+            and (isolated.nonfinite_count > 0 or self.precision not in QUANTIZED_TYPES)
+        )
 
     @property
     def fp16_remedy_text(self) -> str:
@@ -341,11 +345,11 @@ def has_loss_at_outputs(
     has_share = fraction is not None and fraction >= MIN_EXPLAINED_SHARE
     if isolated is not None and isolated.nonfinite_count:
         return has_nonfinite_outputs or has_share or errors is not None and errors.fp16_state == "overflows"
-    if has_share:
-        return True
-    if isolated is None or isolated.exact:
-        return False
-    return fraction is None or not has_conclusive_shares and isolated.is_lossy
+    return has_share or (
+        isolated is not None
+        and not isolated.exact
+        and (fraction is None or not has_conclusive_shares and isolated.is_lossy)
+    )
 
 
 def are_shares_conclusive(shares: Mapping[str, ErrorShare]) -> bool:

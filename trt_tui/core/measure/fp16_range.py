@@ -780,9 +780,8 @@ def _find_fp16_overflows_of_group(
 def _accumulates_in_fp16(group: FusionGroup, precision: Precision) -> bool:
     """Returns True if the layers of a group with results in FP16 add products in FP16."""
     resolved = group.resolve_file_precision(precision)
-    if precision is Precision.FILE and resolved not in QUANTIZED_TYPES:
-        return True
-    return GroupLowering(resolved, Precision.FP16).accumulator is Precision.FP16
+    is_float_in_file = precision is Precision.FILE and resolved not in QUANTIZED_TYPES
+    return is_float_in_file or GroupLowering(resolved, Precision.FP16).accumulator is Precision.FP16
 
 
 def _list_layers_with_rounded_results(network: Network, config: PrecisionConfig, group: FusionGroup) -> list[str]:

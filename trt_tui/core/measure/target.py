@@ -312,9 +312,12 @@ class Target:
             return (
                 output_errors is None or not self.is_higher_better or output_errors.errors.mismatch is not None
             )  # an integer output
-        if self.error_metric is None or self.error_metric.is_for_integers_only or accuracy.worst_output is None:
-            return True
-        return accuracy.worst_output[1].errors.mismatch is not None  # no output of floats was measured
+        return (
+            self.error_metric is None
+            or self.error_metric.is_for_integers_only
+            or accuracy.worst_output is None
+            or accuracy.worst_output[1].errors.mismatch is not None  # no output of floats was measured
+        )
 
     def margin_to_bound(self, accuracy: Accuracy) -> float | None:
         """Returns by how much an accuracy is better than the bound, in the unit of the value; negative if it misses the
