@@ -1025,13 +1025,12 @@ def find_fp16_error_floor(facts: GuardFacts) -> Iterator[Alarm]:
     if run_db is None or fp16_db is None:
         return
     results = [judge_accuracy(facts.targets[:1], item) for item in accuracies]
-    if fp32_miss_text(facts) or any(result is None or result.passes for result in results):
-        return
-    if any(
+    has_better_fp16 = any(
         target.error_metric is None
         and (target.margin_to_bound(fp16_accuracy) or 0.0) > (target.margin_to_bound(accuracy) or 0.0)
         for target in facts.targets[:1]
-    ):  # FP16 helps
+    )
+    if fp32_miss_text(facts) or has_better_fp16 or any(result is None or result.passes for result in results):
         return
     if math.isfinite(run_db) and fp16_db - run_db < MAX_GAIN_DB:
         yield (

@@ -483,11 +483,13 @@ def mask_clamp_limit(network: Network, tensor: str, precision: Precision) -> flo
     Masks are clamped only if the precision cannot represent them. Weights are never clamped.
     """
     limit = MASK_LIMITS.get(precision)
-    if limit is None or tensor not in network.constant_tensors or not network.is_mask(tensor):
-        return None
-    if np.isfinite(round_to_precision(network.constant_amax(tensor), precision)):
-        return None
-    return limit
+    is_clamped = (
+        limit is not None
+        and tensor in network.constant_tensors
+        and network.is_mask(tensor)
+        and not np.isfinite(round_to_precision(network.constant_amax(tensor), precision))
+    )
+    return limit if is_clamped else None
 
 
 def min_divisor_epsilon(network: Network, tensor: str, precision: Precision) -> float | None:

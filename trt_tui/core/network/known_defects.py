@@ -117,9 +117,12 @@ class AffectedReleases:
         if not release.version:
             return None
         oldest, newest = _oldest_version(release.version), _newest_version(release.version)
-        if self.fixed is not None and oldest >= _oldest_version(self.fixed):
-            return False
-        if self.introduced is not None and newest < _oldest_version(self.introduced):
+        if (
+            self.fixed is not None
+            and oldest >= _oldest_version(self.fixed)
+            or self.introduced is not None
+            and newest < _oldest_version(self.introduced)
+        ):
             return False
         is_newest_known = (
             newest < _oldest_version(self.fixed)

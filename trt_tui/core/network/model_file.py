@@ -235,10 +235,11 @@ def find_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None
     If the opset is newer than the installed onnx, only operators that the program interprets have a schema.
     """
     domain, newest_opset = _ONNX_DOMAIN if domain == "ai.onnx" else domain, onnx.defs.onnx_opset_version()
-    if opset is None or domain not in _SCHEMA_DOMAINS:
-        return None
-    if domain == _ONNX_DOMAIN and (
-        opset < OLDEST_OPSET or opset > newest_opset and op_type not in _INTERPRETED_OPERATORS
+    if (
+        opset is None
+        or domain not in _SCHEMA_DOMAINS
+        or domain == _ONNX_DOMAIN
+        and (opset < OLDEST_OPSET or opset > newest_opset and op_type not in _INTERPRETED_OPERATORS)
     ):
         return None
     try:
