@@ -294,9 +294,7 @@ class Samples:
         for index, first in enumerate(names):
             if first.file == name.file and 0 <= (row := name.index - first.index) < self.count_samples_of_feed(index):
                 return index, row
-        ends: dict[str, int] = {}
-        for index, first in enumerate(names):
-            ends[first.file] = first.index + self.count_samples_of_feed(index) - 1
+        ends = {first.file: first.index + self.count_samples_of_feed(index) - 1 for index, first in enumerate(names)}
         known = name_list_text([f"{SampleName(0, file)} to #{end}" for file, end in ends.items()], 6)
         raise InputError(f"sample {name} does not exist", f"{self.source} has {known}", "Name one of them.")
 

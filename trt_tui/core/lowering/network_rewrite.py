@@ -24,7 +24,7 @@ from trt_tui.core.moves.move import MOVE_TEXTS, ConstantEdit
 from trt_tui.core.network.graph import largest_magnitude, register_constant
 from trt_tui.core.network.graph_editor import remove_unread_values
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, Normalisation, Port, QdqSite
-from trt_tui.core.network.model_editing import FreshNames
+from trt_tui.core.network.model_editing import FreshNames, collect_by_key
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.opset_conversion import CUBIC_GRID_NEXT_STEP, CUBIC_GRID_NOTE, find_cubic_grid_samples
 from trt_tui.core.precision import Precision, precision_rank
@@ -101,12 +101,13 @@ class EditedConstants:
 
 def _collect_constant_edits(network: NetworkOutline, config: PrecisionConfig) -> dict[Port, list[_KeyedEdit]]:
     """Returns the edits of each constant, in the order of their application."""
-    edits: dict[Port, list[_KeyedEdit]] = {}
-    for kind, move_class in MOVE_KINDS.items():
-        for subject, move in config.get_moves(move_class).items() if move_class.edits_constants else ():
-            for port, change in move.find_constant_edits(network, subject, config).items():
-                edits.setdefault(port, []).append(((kind, subject, move.equivalence_key), change))
-    return edits
+    return collect_by_key(
+        (port, ((kind, subject, move.equivalence_key), change))
+        for kind, move_class in MOVE_KINDS.items()
+        if move_class.edits_constants
+        for subject, move in config.get_moves(move_class).items()
+        for port, change in move.find_constant_edits(network, subject, config).items()
+    )
 
 
 def _list_groups_with_stale_roundings(edits: Mapping[Port, Sequence[_KeyedEdit]]) -> list[str]:
@@ -563,12 +564,11 @@ def groups_by_release_dependent_precision(
 
     Such precisions are the quantized types, and FP16 with an FP32 accumulator.
     """
-    groups_by_precision: dict[Precision, list[str]] = {}
-    for group in network.groups:
-        precision = config.precision_of(group)
-        if precision in QUANTIZED_TYPES or precision is Precision.FP16_ACC_FP32:
-            groups_by_precision.setdefault(precision, []).append(group.name)
-    return groups_by_precision
+    return collect_by_key(
+        (precision, group.name)
+        for group in network.groups
+        if (precision := config.precision_of(group)) in QUANTIZED_TYPES or precision is Precision.FP16_ACC_FP32
+    )
 
 
 def refuse_cubic_grid_samples(network: Network, release_name: str) -> None:

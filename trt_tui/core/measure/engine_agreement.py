@@ -7,7 +7,6 @@ runs in the quantized type keeps its Q/DQ, even if they are unfused: a preview d
 that the product would be as fast in a float type.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -37,6 +36,7 @@ from trt_tui.core.measure.results import (
 )
 from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -147,10 +147,13 @@ def _sqnr_range_texts(errors_of_builds: Sequence[ErrorMetrics | None]) -> list[s
 
 def _spread_between_builds_notes(engine_result: EngineResult) -> list[str]:
     """Returns the spread of each output between builds if there are several, and the first kernel that differs."""
-    notes, sqnrs_by_output = [], defaultdict(list)
-    for build in engine_result.repeated_builds:
-        for name, output in build.accuracy.outputs.items() if build.accuracy is not None else ():
-            sqnrs_by_output[name].append(output.errors.sqnr_db)
+    notes = []
+    sqnrs_by_output = collect_by_key(
+        (name, output.errors.sqnr_db)
+        for build in engine_result.repeated_builds
+        if build.accuracy is not None
+        for name, output in build.accuracy.outputs.items()
+    )
     for name, values in sqnrs_by_output.items() if len(sqnrs_by_output) > 1 else ():
         sqnrs_db = [value for value in values if value is not None]
         texts = []

@@ -73,7 +73,7 @@ from trt_tui.core.measure.run_sources import TensorCache
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import AttentionScaleMove, attention_scale_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
-from trt_tui.core.network.model_editing import iterate_reachable, list_subgraphs, value_name
+from trt_tui.core.network.model_editing import collect_by_key, iterate_reachable, list_subgraphs, value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES, POINTWISE
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, FP16_OVERFLOW, Precision
@@ -672,14 +672,10 @@ def find_worst_overflows(overflows: Iterable[Fp16Overflow]) -> dict[str, Fp16Ove
 
     A measured value of a tensor is worse than the bound of a value inside an operator in the same state.
     """
-    worst: dict[str, Fp16Overflow] = {}
-    for value in overflows:
-        worst[value.group_name] = max(
-            worst.get(value.group_name, value),
-            value,
-            key=lambda value: ([*Fp16RangeState].index(value.state), bool(value.tensor), value.magnitude),
-        )
-    return worst
+    return {
+        name: max(values, key=lambda value: ([*Fp16RangeState].index(value.state), bool(value.tensor), value.magnitude))
+        for name, values in collect_by_key((value.group_name, value) for value in overflows).items()
+    }
 
 
 def apply_divisors_to_magnitudes(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> Magnitudes:

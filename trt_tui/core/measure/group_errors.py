@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 import ml_dtypes
 import numpy as np
@@ -331,9 +331,11 @@ def measure_group_errors(
     }
     overflows = {run: analysis.find_fp16_overflows(config, magnitudes, range_feeds) for run, config in configs.items()}
     weight_errors = {run: measure_weight_errors(network, config, ranges) for run, config in configs.items()}
-    features = GatedFeatures.from_precisions((), ())
-    for config in configs.values():
-        features |= GatedFeatures.from_config(network, config)
+    features = reduce(
+        GatedFeatures.__or__,
+        (GatedFeatures.from_config(network, config) for config in configs.values()),
+        GatedFeatures.from_precisions((), ()),
+    )
     task = _GroupErrorsTask(
         partial(
             _ErrorTableSession,

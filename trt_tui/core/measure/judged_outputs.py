@@ -30,7 +30,7 @@ from trt_tui.core.measure.error_metrics import flatten_each_sample
 from trt_tui.core.network.graph import stored_tensor
 from trt_tui.core.network.inference import FoldedShapes
 from trt_tui.core.network.layers import Layer, NetworkOutline
-from trt_tui.core.network.model_editing import iterate_reachable
+from trt_tui.core.network.model_editing import collect_by_key, iterate_reachable
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS
 from trt_tui.core.runner import Backend, Dimension
@@ -524,10 +524,8 @@ def _exclude_masked_values(network: Network, judged_outputs: Sequence[JudgedOutp
 
 
 def _remove_duplicates(judged_outputs: Iterable[JudgedOutput]) -> tuple[JudgedOutput, ...]:
-    first: dict[tuple[str, tuple[AxisSlice, ...], str], JudgedOutput] = {}
-    for output in judged_outputs:
-        first.setdefault((output.tensor, output.slices, output.mask), output)
-    return tuple(first.values())
+    equal_outputs = collect_by_key(((output.tensor, output.slices, output.mask), output) for output in judged_outputs)
+    return tuple(outputs[0] for outputs in equal_outputs.values())
 
 
 # -- default selection ------------------------------------------------------------------------------------------------

@@ -71,7 +71,8 @@ from trt_tui.core.moves.constant_moves import (
     smoothquant_factors,
 )
 from trt_tui.core.moves.move import Move
-from trt_tui.core.network.layers import ChannelScaling, FusionGroup, NetworkOutline, Port, QdqSite, ScaledConstant
+from trt_tui.core.network.layers import ChannelScaling, FusionGroup, NetworkOutline, QdqSite, ScaledConstant
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS
 from trt_tui.core.precision import Precision
@@ -430,10 +431,11 @@ def compute_channel_factors(
         formula: One of `EQUALIZATION_FORMULAS`.
         limits: By group, the result of `compute_factor_limits`.
     """
-    constants_by_port: dict[Port, list[tuple[str, ScaledConstant]]] = {}
-    for group, scaling in scalings.items():
-        for constant in (*scaling.producers, *scaling.readers):
-            constants_by_port.setdefault(constant.port, []).append((group, constant))
+    constants_by_port = collect_by_key(
+        (constant.port, (group, constant))
+        for group, scaling in scalings.items()
+        for constant in (*scaling.producers, *scaling.readers)
+    )
 
     def compute_channel_weight_amax(group: str, constants: Sequence[ScaledConstant], exponent: int) -> np.ndarray:
         """Returns the largest magnitude of the weights that produce or read each channel, after other scalings.

@@ -10,7 +10,7 @@ that constant, and so are activations that the quantizer dropped. The result is 
 only if the outputs equal those of the reference.
 """
 
-from collections import ChainMap, defaultdict
+from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.model_editing import (
     FreshNames,
     assign_node_names,
+    collect_by_key,
     inline_functions,
     list_subgraphs,
     value_name,
@@ -379,18 +380,14 @@ class _ConstantMatcher:
 
     def __init__(self, graph: LayerGraph, model: ir.Model, get_backend: Callable[[], Backend] | None) -> None:
         self.graph, self.values = graph, ConstantValues(graph, model, get_backend)
-        names = dict.fromkeys(
-            name
+        arrays = {
+            name: self.values.constant_value(name)
             for layer in graph.layers
             for name in layer.inputs
             if name in graph.constant_tensors and graph.is_fp32(name)
-        )
-        self._names_by_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
-        self._signatures: dict[str, np.ndarray] = {}
-        for name in names:
-            array = self.values.constant_value(name)
-            self._names_by_shape[_shape_without_ones(array)].append(name)
-            self._signatures[name] = _take_evenly_spaced_elements(array)
+        }
+        self._names_by_shape = collect_by_key((_shape_without_ones(array), name) for name, array in arrays.items())
+        self._signatures = {name: _take_evenly_spaced_elements(array) for name, array in arrays.items()}
 
     def find_original_constant(self, name: str, own_array: np.ndarray, step: QdqStep | None) -> str | None:
         """Returns the name of the reference's constant that rounds to a constant of the file; None if there is none.

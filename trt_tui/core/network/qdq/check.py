@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from trt_tui.core.network.graph import LayerGraph, stored_tensor
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqFinding, QdqSite
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.network.operators import COPIES, PRODUCTS
 from trt_tui.core.network.qdq.source_model import SourceModel
 from trt_tui.core.network.qdq.steps import TYPE_NAMES, QdqStep, is_cast, is_dequantize, is_quantize
@@ -565,22 +566,19 @@ def _find_quantized_producer(
 
 
 def _find_tensors_with_several_scales(file: QuantizedFile) -> Findings:
-    nodes_by_source: dict[ir.Value, dict[bytes, list[ir.Node]]] = {}
-    for node in file.source.model.graph:
-        if not is_quantize(node):
-            continue
-        source, scale = _find_quantized_value(node), file.source.get_qdq_step(node).scale
-        if source is not None and scale is not None and stored_tensor(source) is None:
-            by_scale = nodes_by_source.setdefault(source, {})
-            by_scale.setdefault(np.asarray(scale, np.float32).tobytes(), []).append(node)
-    for source, by_scale in nodes_by_source.items():
+    steps_by_source = collect_by_key(
+        (source, (node, np.asarray(scale, np.float32)))
+        for node in file.source.model.graph
+        if is_quantize(node)
+        and (source := _find_quantized_value(node)) is not None
+        and (scale := file.source.get_qdq_step(node).scale) is not None
+        and stored_tensor(source) is None
+    )
+    for source, steps in steps_by_source.items():
+        by_scale = [*collect_by_key((scale.tobytes(), (node, scale)) for node, scale in steps).values()]
         if len(by_scale) > 1:
-            nodes = [nodes[0] for nodes in by_scale.values()]
-            scales = [
-                float(np.max(scale)) for node in nodes if (scale := file.source.get_qdq_step(node).scale) is not None
-            ]
-            names = tuple(node.name or "" for of_scale in by_scale.values() for node in of_scale)
-            detail = ", ".join(f"{scale:.3g} at {node.name}" for scale, node in zip(scales, nodes, strict=True))
+            names = tuple(node.name or "" for of_scale in by_scale for node, _ in of_scale)
+            detail = ", ".join(f"{float(np.max(scale)):.3g} at {node.name}" for (node, scale), *_ in by_scale)
             yield QdqFinding(
                 "several-scales", names[0], "", f"{source.name} has the scales {detail}", converting_nodes=names
             )
