@@ -671,6 +671,24 @@ def test_nan_that_a_quantized_layer_makes_finite_is_explained(facts_of, factor):
     assert any(text.startswith("values exceed") and "Mul /large/Mul" in text for text in found) is (factor > 1)
 
 
+def test_infinities_that_reach_no_output_come_behind_the_quantized_tensor_that_decides(facts_of):
+    """FP16 rounds the epsilon to 0, and the maximum over all logarithms takes none of the infinities."""
+    b = Builder(0)
+    product = b.node("MatMul", ["x", "z"], "/product")
+    floor = b.node("Max", [product, b.weight("epsilon", np.float32(1e-9))], "/floor")
+    log = b.node("Log", [floor], "/log")
+    b.node("ReduceMax", [log], "/largest", output="y", axes=[-1], keepdims=0)
+    x = b.rng.standard_normal((16, 8, 16)).astype(np.float32)
+    x[0, 0, 0] = 30
+    model = b.model([floats("x", "b", 8, 16), floats("z", "b", 16, 8)], [floats("y", "b", 8)])
+    z = b.rng.standard_normal((16, 16, 8)).astype(np.float32)
+    facts = facts_of(model, {"x": x, "z": z}, INT8)["/product/MatMul"]
+    assert facts.isolated.nonfinite_count and not facts.has_nonfinite_outputs
+    first, *others = find_causes(facts)
+    assert first.kind == "range" and first.sentence.endswith(" of x") and others[0].kind == "epsilon"
+    assert find_causes(replace(facts, has_nonfinite_outputs=True))[0].kind == others[0].kind
+
+
 def test_commands_print_the_causes_of_the_table(run, tmp_path):
     x = vectors(64, 64)
     x[:, 3] *= 40

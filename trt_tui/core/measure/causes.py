@@ -396,9 +396,12 @@ def find_causes(facts: CauseFacts) -> tuple[Cause, ...]:
     """Returns the known causes of the loss of a group, in the order of the table; () if no condition holds.
 
     A general cause is left out if a more specific one explains the same effect. NaN and Inf are the effect of an
-    overflow or of values that vanish.
+    overflow or of values that vanish. In a quantized group they come last if none reaches a judged output, because
+    quantized values then decide the loss.
     """
     causes: list[Cause] = []
+    quantized_causes: list[Cause] = []
+    reaches_output = facts.has_nonfinite_outputs or facts.errors is None or facts.errors.fp16_state == "overflows"
     explained: set[str] = set()
     for effect, required_loss, iterate_causes in CAUSES:
         is_explained = (
@@ -406,9 +409,10 @@ def find_causes(facts: CauseFacts) -> tuple[Cause, ...]:
         )
         cause = next(iterate_causes(facts), None) if not is_explained and getattr(facts, required_loss) else None
         if cause is not None:
-            causes.append(cause)
+            is_decisive = facts.is_quantized and not reaches_output and required_loss == "reaches_output"
+            (quantized_causes if is_decisive else causes).append(cause)
             explained.add(effect)
-    return tuple(causes)
+    return (*quantized_causes, *causes)
 
 
 def cause_lines(causes_by_title: Mapping[str, Sequence[Cause]]) -> list[str]:
@@ -592,11 +596,18 @@ def range_use_text(facts: CauseFacts) -> str:
     if worst is None:
         return ""
     tensor, tensor_stats, amax = worst
-    return (
-        fp8_loss_sentence(tensor_stats, amax)
-        if facts.precision is Precision.FP8
-        else describe_range_use(facts, tensor_stats, amax, facts.range_sources.get(tensor, "")).text
-    )
+    if facts.precision is Precision.FP8:
+        return fp8_loss_sentence(tensor_stats, amax)
+    cause = describe_range_use(facts, tensor_stats, amax, facts.range_sources.get(tensor, ""))
+    return _name_tensor(facts, tensor, cause).text
+
+
+def _name_tensor(facts: CauseFacts, tensor: str, cause: Cause) -> Cause:
+    """Returns the cause in a tensor with its name, if the group quantizes several tensors."""
+    if all(site.tensor == tensor for site in facts.group.activation_qdq_sites()):
+        return cause
+    name_text = f" of {tensor}" if cause.sentence.endswith("range") else f" ({tensor})"
+    return replace(cause, sentence=cause.sentence + name_text)
 
 
 def _find_clipping_causes(facts: CauseFacts) -> Iterator[Cause]:
@@ -613,10 +624,12 @@ def _find_clipping_causes(facts: CauseFacts) -> Iterator[Cause]:
 
 
 def _find_range_causes(facts: CauseFacts) -> Iterator[Cause]:
-    worst = find_worst_range(facts)
-    if worst is None:
-        return
-    tensor, tensor_stats, amax = worst
+    if (worst := find_worst_range(facts)) is not None:
+        yield from (_name_tensor(facts, worst[0], cause) for cause in _find_causes_in_range(facts, *worst))
+
+
+def _find_causes_in_range(facts: CauseFacts, tensor: str, tensor_stats: TensorStats, amax: float) -> Iterator[Cause]:
+    """Finds the causes in the range in use of one quantized tensor."""
     if facts.precision is Precision.FP8:
         if sum(estimate_fp8_loss_shares(tensor_stats, amax)) >= MIN_CLIPPED_SHARE:
             sentence, _, evidence = fp8_loss_sentence(tensor_stats, amax).partition(": ")
