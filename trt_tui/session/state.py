@@ -724,18 +724,19 @@ class SessionState:
 
     def list_engine_checks(self) -> dict[str, list[str]]:
         """Returns the suggested checks, by run, if an engine is less accurate than the simulation."""
-        checks = {}
-        for run, config in self.list_run_configs().items():
-            results = self.results.get_results_or_empty(config)
-            if results.engine_result is not None:
-                checks[run] = suggest_engine_checks(
-                    self.opened_network.outline,
-                    config,
-                    results.accuracy,
-                    results.engine_result,
-                    self.results.fp32_engine,
-                    self.find_engine_divergence(run),
-                )
+        checks = {
+            run: suggest_engine_checks(
+                self.opened_network.outline,
+                config,
+                results.accuracy,
+                results.engine_result,
+                self.results.fp32_engine,
+                self.find_engine_divergence(run),
+            )
+            for run, config in self.list_run_configs().items()
+            for results in [self.results.get_results_or_empty(config)]
+            if results.engine_result is not None
+        }
         return {run: lines for run, lines in checks.items() if lines}
 
     def list_stage_accuracies(self) -> list[tuple[StageResult, Accuracy | None]]:
@@ -750,12 +751,14 @@ class SessionState:
 
         Stages of configs are not included, because they are reported as runs.
         """
-        miss_reasons = {}
-        for stage, accuracy in self.list_stage_accuracies() if self.has_explicit_target else ():
-            result = self.target_outcome(accuracy)
-            if stage.run.config is None and result is not None and not result.passes and accuracy is not None:
-                miss_reasons[stage.run.name] = self.missed_target_text(result, accuracy)
-        return miss_reasons
+        return {
+            stage.run.name: self.missed_target_text(result, accuracy)
+            for stage, accuracy in (self.list_stage_accuracies() if self.has_explicit_target else ())
+            if stage.run.config is None
+            and accuracy is not None
+            and (result := self.target_outcome(accuracy)) is not None
+            and not result.passes
+        }
 
     def engine_spread_lines(self) -> list[str]:
         """Returns the lines about the spread of accuracy between several engines.

@@ -464,7 +464,8 @@ def collect_tensors(
     if not collected_tensors:
         return
     tensors = dict.fromkeys(collected.tensor for collected in collected_tensors)
-    chunks = list(_split_tensors_into_chunks(measure_tensor_shapes(model, tensors, samples, backend)))
+    shapes = measure_tensor_shapes(model, tensors, samples, backend)
+    chunks = list(divide_by_size(shapes, lambda tensor: 4 * math.prod(shapes[tensor]), MEMORY_LIMIT_BYTES))
     feed_count, count = len(samples), min(MAX_SLICES, len(samples))
     bounds = [feed_count * number // count for number in range(count + 1)]
     slices = [
@@ -532,14 +533,16 @@ def measure_tensor_shapes(
     return {tensor: tuple(map(int, shapes[output])) for tensor, output in outputs.items()}
 
 
-def _split_tensors_into_chunks(shapes: Mapping[str, Sequence[int]]) -> Iterator[list[str]]:
-    chunk: list[str] = []
+def divide_by_size(items: Iterable[T], measure_size: Callable[[T], int], max_size: int) -> Iterator[list[T]]:
+    """Divides items, in their order, into lists of at most a total size. An item above that size is alone in its list."""
+    chunk: list[T] = []
     total = 0
-    for tensor, shape in shapes.items():
-        size = 4 * math.prod(shape)
-        if chunk and total + size > MEMORY_LIMIT_BYTES:
+    for item in items:
+        size = measure_size(item)
+        if chunk and total + size > max_size:
             yield chunk
             chunk, total = [], 0
-        chunk.append(tensor)
+        chunk.append(item)
         total += size
-    yield chunk
+    if chunk:
+        yield chunk

@@ -378,14 +378,11 @@ _REDUCTION_JOINS: Mapping[str, OutputJoin] = {
 
 def _find_portion_join_functions(model: ir.Model) -> dict[str, OutputJoin]:
     """Finds the outputs that are reductions or shapes of whole tensors, with the function that joins their portions."""
-    joins = {}
-    for value in model.graph.outputs:
-        node = value.producer()
-        if (
-            node is not None
-            and node.op_type in _REDUCTION_JOINS
-            and len(node.inputs) == 1
-            and not (node.attributes.keys() & {"axes", "start", "end"})
-        ):
-            joins[value.name or ""] = _REDUCTION_JOINS[node.op_type]
-    return joins
+    return {
+        value.name or "": _REDUCTION_JOINS[node.op_type]
+        for value in model.graph.outputs
+        if (node := value.producer()) is not None
+        and node.op_type in _REDUCTION_JOINS
+        and len(node.inputs) == 1
+        and not (node.attributes.keys() & {"axes", "start", "end"})
+    }

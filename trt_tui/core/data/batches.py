@@ -119,17 +119,13 @@ def parse_additional_profiles(
 def _infer_shape_ranges(known_ranges: Mapping[str, ShapeRange], inputs: Sequence[TensorInfo]) -> dict[str, ShapeRange]:
     """Infers the shape ranges of inputs whose dynamic dimensions all share their names with inputs that have a shape
     range."""
-    sizes: dict[str, tuple[int, int, int]] = {}
-    for info in inputs:
-        if info.name in known_ranges and info.shape is not None:
-            input_range = known_ranges[info.name]
-            sizes |= {
-                size: (min_size, opt_size, max_size)
-                for size, min_size, opt_size, max_size in zip(
-                    info.shape, input_range.min, input_range.opt, input_range.max, strict=True
-                )
-                if isinstance(size, str)
-            }
+    sizes = {
+        size: triple
+        for info in inputs
+        if (known := known_ranges.get(info.name)) is not None and info.shape is not None
+        for size, *triple in zip(info.shape, known.min, known.opt, known.max, strict=True)
+        if isinstance(size, str)
+    }
     implied = {}
     for info in inputs:
         open_sizes = [size for size in info.shape or () if not isinstance(size, int)]

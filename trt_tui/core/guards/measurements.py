@@ -148,10 +148,7 @@ def find_unfit_labels(
             continue
         if any(array.dtype.kind == "f" or array.ndim != (3 if per_pixel else 1) for array in arrays):
             continue
-        counts: Counter[int] = Counter()
-        for array in arrays:
-            for row in array:
-                counts.update(np.unique(row).tolist())
+        counts = Counter(value for array in arrays for row in array for value in np.unique(row).tolist())
         if not per_pixel and len(counts) == sum(counts.values()) > 1:
             continue  # numbers of samples
         ignored = {-1, -100} | (
@@ -220,8 +217,7 @@ def _count_samples_by_class(samples: Samples, label_name: str) -> tuple[Counter[
         labels = samples.read_labels(index)[label_name]
         if labels.dtype.kind not in "iub" or not labels.ndim or len(labels) != rows:
             return Counter(), 0
-        for row in flatten_each_sample(labels, rows):
-            counts.update(int(value) for value in np.unique(row) if value >= 0)
+        counts.update(int(value) for row in flatten_each_sample(labels, rows) for value in np.unique(row) if value >= 0)
         sample_count += rows
         if len(counts) > 4 * MAX_CLASSES:
             return Counter(), 0

@@ -472,11 +472,13 @@ class _ModelOptNameLists:
 
     def __init__(self, tool_record: Mapping[str, Any], network: Network, file: Path, unread_lines: list[str]) -> None:
         self.network = network
-        self.lists: dict[str, list[str]] = {}
-        for key in LIST_KEYS:
-            value = tool_record.get(key)
-            entries = [value] if isinstance(value, str) else [] if value is None else value
-            self.lists[key] = convert_file_value(entries, list[str], file.name, key)
+        self.lists = {
+            key: convert_file_value(
+                [value] if isinstance(value, str) else [] if value is None else value, list[str], file.name, key
+            )
+            for key in LIST_KEYS
+            for value in [tool_record.get(key)]
+        }
         self.patterns = {key: [_compile_pattern(text, key, file) for text in self.lists[key]] for key in _PATTERN_KEYS}
         names = [layer.name for layer in network.layers]
         for key, entries in self.patterns.items():

@@ -383,19 +383,16 @@ class ErrorSums(dict[str, Any]):
         """Returns the error metrics of each tensor. If its sums are not finite, only the counts of NaN and Inf are set."""
         values = compute_metric_values(self)
         columns = {ERROR_METRICS[name].key: np.ravel(array).tolist() for name, array in values.items()}
-        metrics = []
-        for index, row in enumerate(zip(*(np.ravel(self[name]).tolist() for name in _STATE_SUMS), strict=True)):
-            nan, inf, noise, signal = row
-            if nan or inf or not (math.isfinite(noise) and math.isfinite(signal)):
-                metrics.append(ErrorMetrics(nan=int(nan), inf=int(inf)))
-            else:
-                metrics.append(
-                    ErrorMetrics.from_values(
-                        {key: column[index] for key, column in columns.items() if math.isfinite(column[index])},
-                        exact=noise == 0,
-                    )
-                )
-        return metrics
+        states = zip(*(np.ravel(self[name]).tolist() for name in _STATE_SUMS), strict=True)
+        return [
+            ErrorMetrics(nan=int(nan), inf=int(inf))
+            if nan or inf or not (math.isfinite(noise) and math.isfinite(signal))
+            else ErrorMetrics.from_values(
+                {key: column[index] for key, column in columns.items() if math.isfinite(column[index])},
+                exact=noise == 0,
+            )
+            for index, (nan, inf, noise, signal) in enumerate(states)
+        ]
 
 
 _STATE_SUMS = ("nan", "inf", "diff2", "ref2")
@@ -717,13 +714,11 @@ class BootstrapSampler:
             for name, unit in zip(names, units, strict=False)
             if name in self._mismatch_sums and ((unit[:, 1] == 1).all() or not unit[:, 0].any())
         }
-        worst = {}
-        for kind, metric in ERROR_METRICS.items():
-            if kind_values := [
-                output_values[kind] for output_values in values_by_output.values() if kind in output_values
-            ]:
-                reduce_worst = np.min if metric.is_higher_better else np.max
-                worst[kind] = percentile_interval(reduce_worst(kind_values, 0), count)
+        worst = {
+            kind: percentile_interval((np.min if metric.is_higher_better else np.max)(kind_values, 0), count)
+            for kind, metric in ERROR_METRICS.items()
+            if (kind_values := [output[kind] for output in values_by_output.values() if kind in output])
+        }
         if rates and (drawn_worst := worst["mismatch"]) is not None:
             worst["mismatch"] = ConfidenceInterval(
                 drawn_worst.low, max(drawn_worst.high, *(output_values.high for output_values in rates.values()))

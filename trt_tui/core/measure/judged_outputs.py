@@ -715,12 +715,18 @@ def _split_tensor_into_concat_parts(network: Network, tensor: str) -> list[Judge
     parts = find_concat_parts(network, FoldedShapes(network.graph, network.model), tensor, MAX_JUDGED_PARTS)
     if len(parts) < 2:
         return [JudgedOutput(tensor, tensor)]
-    selected = []
-    for ranges, source in parts:
-        slices = tuple(AxisSlice(axis, *ends) for axis, ends in sorted(ranges.items()) if ends != (0, shape[axis]))
-        name, note = tensor + slice_text(slices, len(shape)), f"from {source}, one of {len(parts)} parts of a Concat"
-        selected.append(JudgedOutput(name, tensor, slices, note=note))
-    return selected
+    return [
+        JudgedOutput(
+            tensor + slice_text(slices, len(shape)),
+            tensor,
+            slices,
+            note=f"from {source}, one of {len(parts)} parts of a Concat",
+        )
+        for ranges, source in parts
+        for slices in [
+            tuple(AxisSlice(axis, *ends) for axis, ends in sorted(ranges.items()) if ends != (0, shape[axis]))
+        ]
+    ]
 
 
 def slice_text(slices: Sequence[AxisSlice], rank: int) -> str:

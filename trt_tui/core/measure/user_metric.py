@@ -140,11 +140,13 @@ def metric_part_rows(
         reference_metric: The metric and its parts in FP32, the headline first.
         run_metrics: The metric and its parts in each run. A part that was not measured is absent.
     """
-    rows = []
-    for name, base in reference_metric.items():
-        run_values = tuple(run.get(name) for run in run_metrics)
-        drops = [base - figure for figure in run_values if figure is not None]
-        rows.append(MetricPartRow(name, base, run_values, max(drops) if drops else None))
+    rows = [
+        MetricPartRow(
+            name, base, run_values, max((base - figure for figure in run_values if figure is not None), default=None)
+        )
+        for name, base in reference_metric.items()
+        for run_values in [tuple(run.get(name) for run in run_metrics)]
+    ]
     return rows[:1] + sorted(rows[1:], key=lambda row: -row.max_drop if row.max_drop is not None else float("inf"))
 
 

@@ -34,7 +34,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.tensor_collection import CollectedTensor, RunProgress, collect_tensors
+from trt_tui.core.calibration.tensor_collection import CollectedTensor, RunProgress, collect_tensors, divide_by_size
 from trt_tui.core.data.adaptive_runner import AdaptiveRunner
 from trt_tui.core.data.samples import Samples, can_mix_samples, mix_samples_into_batches
 from trt_tui.core.lowering import rulebook
@@ -543,31 +543,28 @@ def split_held_out_samples(network: NetworkOutline, samples: Samples) -> tuple[S
 def list_rounded_layers(network: Network, config: PrecisionConfig, groups: Iterable[FusionGroup]) -> list[RoundedLayer]:
     """Returns the layers whose weights can be rounded, in network order."""
     names = {group.name for group in groups}
-    layers = []
-    for group in network.groups:
-        site = find_sole_weight_site(group)
-        if group.name not in names or site is None or rounding_refusal_reason(network, group, config):
-            continue
-        form = find_matrix_form(network, network.get_layer(site.layer), site)
-        if form is not None and form.columns <= MAX_COLUMNS:
-            layers.append(RoundedLayer(group, site, form, QUANTIZED_TYPES[config.precision_of(group)]))
-    return layers
+    return [
+        RoundedLayer(group, site, form, QUANTIZED_TYPES[config.precision_of(group)])
+        for group in network.groups
+        if group.name in names
+        and (site := find_sole_weight_site(group)) is not None
+        and not rounding_refusal_reason(network, group, config)
+        and (form := find_matrix_form(network, network.get_layer(site.layer), site)) is not None
+        and form.columns <= MAX_COLUMNS
+    ]
 
 
 def _split_into_independent_waves(layers: Sequence[RoundedLayer]) -> list[list[RoundedLayer]]:
-    waves: list[list[RoundedLayer]] = []
     bounds = [len(layers) * number // MAX_WAVES for number in range(MAX_WAVES + 1)]
-    for start, stop in pairwise(bounds):
-        wave: list[RoundedLayer] = []
-        for layer in layers[start:stop]:
-            product_count = sum(entry.form.groups * entry.form.columns**2 for entry in (*wave, layer))
-            if wave and 2 * 4 * product_count > MAX_WAVE_BYTES:  # float32, in both parts of the samples
-                waves.append(wave)
-                wave = []
-            wave.append(layer)
-        if wave:
-            waves.append(wave)
-    return waves
+    return [
+        wave
+        for start, stop in pairwise(bounds)
+        for wave in divide_by_size(
+            layers[start:stop],
+            lambda layer: 2 * 4 * layer.form.groups * layer.form.columns**2,  # float32, in both parts of the samples
+            MAX_WAVE_BYTES,
+        )
+    ]
 
 
 # -- passes over the samples ------------------------------------------------------------------------------------------

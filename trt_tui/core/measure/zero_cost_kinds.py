@@ -1386,12 +1386,12 @@ def find_network_refusal_reasons(network: NetworkOutline, config: PrecisionConfi
 
     Of several reasons, the one of most groups is returned.
     """
-    reasons: dict[str, str] = {}
-    for kind in ZERO_COST_KINDS:
-        if kind.is_for_searches and kind.is_listed_for(network):
-            counts = Counter(kind.refusal_reason(network, group, config) for group in network.groups)
-            reasons[kind.title] = "" if "" in counts or not counts else counts.most_common(1)[0][0]
-    return reasons
+    return {
+        kind.title: "" if "" in counts or not counts else counts.most_common(1)[0][0]
+        for kind in ZERO_COST_KINDS
+        if kind.is_for_searches and kind.is_listed_for(network)
+        for counts in [Counter(kind.refusal_reason(network, group, config) for group in network.groups)]
+    }
 
 
 def list_zero_cost_moves(

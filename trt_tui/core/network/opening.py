@@ -523,12 +523,10 @@ def _read_clip_bounds(
     fp32_graph: LayerGraph, layer: Layer, constant_values: ConstantValues
 ) -> list[float | None] | None:
     """Returns the bounds of a Clip, with None for an absent bound; None if the bounds are computed."""
-    bounds: list[float | None] = []
-    for tensor in layer.inputs[1:]:
-        if tensor and tensor not in fp32_graph.constant_tensors:
-            return None
-        bounds.append(float(constant_values.constant_value(tensor).reshape(())) if tensor else None)
-    return bounds
+    tensors = layer.inputs[1:]
+    if not fp32_graph.constant_tensors.issuperset(filter(None, tensors)):
+        return None
+    return [float(constant_values.constant_value(tensor).reshape(())) if tensor else None for tensor in tensors]
 
 
 def _has_same_bounds(node: ir.Node, expected_operator: str, expected_bounds: list[float | None]) -> bool:

@@ -446,9 +446,7 @@ def _iterate_element_counts_at_cuts(nodes: list[ir.Node], for_device: bool) -> I
 
     An element crosses a position if a node before the position writes it and a node after the position reads it.
     """
-    last: dict[int, int] = {}
-    for position, node in enumerate(nodes):
-        last.update((id(value), position) for value in list_values_read_by_node(node))
+    last = {id(value): position for position, node in enumerate(nodes) for value in list_values_read_by_node(node)}
     ending: dict[int, list[float]] = {}
     crossing, unknown = 0.0, 0
     for position in range(len(nodes) + 1):

@@ -25,7 +25,7 @@ from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.gated_graph import BranchTensors, GatedGraphInputs, NodeEmitter, Nodes, Operand
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, Normalisation
-from trt_tui.core.network.model_editing import iterate_reachable, value_name
+from trt_tui.core.network.model_editing import collect_by_key, iterate_reachable, value_name
 from trt_tui.core.network.qdq.source_model import SourceModel
 from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE
 from trt_tui.core.precision import Precision
@@ -234,11 +234,12 @@ class PrecisionBody(GroupBody):
     ) -> None:
         super().__init__(group_emitter, group, values_by_tensor, requested_tensors, nodes, norm)
         self.reduces_precision = reduces_precision
-        self.types_by_input: dict[tuple[str, int], tuple[Precision, ...]] = {}
-        for operand_type in operand_types:
-            for site in rulebook.operand_qdq_sites(group, operand_type):
-                layer_input = site.layer, site.index
-                self.types_by_input[layer_input] = (*self.types_by_input.get(layer_input, ()), operand_type)
+        types_by_input = collect_by_key(
+            ((site.layer, site.index), operand_type)
+            for operand_type in operand_types
+            for site in rulebook.operand_qdq_sites(group, operand_type)
+        )
+        self.types_by_input = {layer_input: tuple(types) for layer_input, types in types_by_input.items()}
 
     @abstractmethod
     def round_result(self, tensor: str, value: ir.Value, rounding_count: int) -> ir.Value:

@@ -251,13 +251,13 @@ class FusionGroupingState:
         reader.
         """
         layer_names = {layer.name for layer in region}
-        escaping_tensors = []
-        for tensor in tensor_names:
-            users = self.graph.readers.get(tensor, ())
-            is_internal = 0 < len(users) <= len(layer_names) and layer_names.issuperset(users)
-            if not is_internal or tensor in self.graph.output_names:
-                escaping_tensors.append(tensor)
-        return escaping_tensors
+        return [
+            tensor
+            for tensor in tensor_names
+            if tensor in self.graph.output_names
+            or not 0 < len(users := self.graph.readers.get(tensor, ())) <= len(layer_names)
+            or not layer_names.issuperset(users)
+        ]
 
     def find_region_output(self, region: list[Layer]) -> str | None:
         """Returns the tensor of a region that layers outside read; None if there are several."""

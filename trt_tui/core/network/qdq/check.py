@@ -829,12 +829,9 @@ def qdq_note_lines(findings: Sequence[QdqFinding]) -> list[str]:
 
     Refused nodes have separate notes (`rewrites.refusal_summary_lines`).
     """
-    lines = []
-    for rule in QDQ_RULES:
-        nodes = [finding.node for finding in findings if finding.rule == rule.name]
-        if nodes and rule.is_noted_at_opening:
-            lines.append(
-                f"Q/DQ check: {rule.title} ({name_list_text(nodes, max_count=2)}). {rule.consequence} "
-                "The command lint names the repair."
-            )
-    return lines
+    return [
+        f"Q/DQ check: {rule.title} ({name_list_text(nodes, max_count=2)}). {rule.consequence} "
+        "The command lint names the repair."
+        for rule in QDQ_RULES
+        if rule.is_noted_at_opening and (nodes := [finding.node for finding in findings if finding.rule == rule.name])
+    ]

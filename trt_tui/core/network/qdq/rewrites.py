@@ -580,15 +580,12 @@ def refusal_summary_lines(node_refusals: Mapping[str, str]) -> list[str]:
     Args:
         node_refusals: The reasons by the name of the node.
     """
-    lines = []
-    for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *node_refusals.values())):
-        nodes = [name for name, node_reason in node_refusals.items() if node_reason == reason]
-        if nodes:
-            lines.append(
-                f"TensorRT refuses {reason} ({name_list_text(nodes, max_count=2)}); it is simulated as stored, and "
-                f"{refusal_workaround_text(reason)}."
-            )
-    return lines
+    return [
+        f"TensorRT refuses {reason} ({name_list_text(nodes, max_count=2)}); it is simulated as stored, and "
+        f"{refusal_workaround_text(reason)}."
+        for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *node_refusals.values()))
+        if (nodes := [name for name, node_reason in node_refusals.items() if node_reason == reason])
+    ]
 
 
 def replace_refused_nodes(
