@@ -114,9 +114,7 @@ def _is_script_module(name: str, folder: Path) -> bool:
     """Returns True if an imported module is in the folder of a script and is not an installed package."""
     module = sys.modules.get(name)
     file = _module_file(module) or next(iter(getattr(module, "__path__", ())), None)  # a package without __init__.py
-    if not file or name == "trt_tui" or name.startswith("trt_tui."):
-        return False
-    return _is_in_folder(file, folder)
+    return name.partition(".")[0] != "trt_tui" and bool(file and _is_in_folder(file, folder))
 
 
 def _is_in_folder(path: str, folder: Path) -> bool:

@@ -40,7 +40,7 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering.rulebook import VALUE_PRESERVING
 from trt_tui.core.network.layers import LayerKind, NetworkOutline
-from trt_tui.core.network.model_editing import iterate_reachable
+from trt_tui.core.network.model_editing import collect_by_key, iterate_reachable
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.qdq.steps import QdqStep, read_qdq_step
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
@@ -168,17 +168,11 @@ class EngineReport:
         separate keys.
         """
         total = sum(layer.ms for layer in self.layers if layer.ms is not None)
-        counts: dict[str, int] = {}
-        times: dict[str, float] = {}
-        for layer in self.layers:
-            if layer.kind == IDLE:
-                continue
-            counts[layer.precision_key] = counts.get(layer.precision_key, 0) + 1
-            times[layer.precision_key] = times.get(layer.precision_key, 0.0) + (layer.ms or 0.0)
+        times = collect_by_key((layer.precision_key, layer.ms or 0.0) for layer in self.layers if layer.kind != IDLE)
         return {
-            word: (counts[word], times[word] / total if total > 0 else None)
+            word: (len(times[word]), sum(times[word]) / total if total > 0 else None)
             for word in ENGINE_PRECISION_TITLES
-            if word in counts
+            if word in times
         }
 
     def with_layer_times(self, ms_by_layer: Mapping[str, float]) -> EngineReport:
@@ -403,13 +397,9 @@ class LayerFinder:
     def __init__(self, network: NetworkOutline) -> None:
         self.layer_indices = {layer.name: position for position, layer in enumerate(network.layers)}
         self.layer_names = [layer.name for layer in network.layers]
-        self.first_readers: dict[str, int] = {}
-        self.producers: dict[str, int] = {}
-        for position, layer in enumerate(network.layers):
-            for tensor in layer.inputs:
-                self.first_readers.setdefault(tensor, position)
-            for tensor in layer.outputs:
-                self.producers[tensor] = position
+        layers = list(enumerate(network.layers))
+        self.first_readers = {tensor: position for position, layer in reversed(layers) for tensor in layer.inputs}
+        self.producers = {tensor: position for position, layer in layers for tensor in layer.outputs}
 
     def find_named_layers(
         self, engine_layer_name: str, metadata: str
@@ -711,13 +701,11 @@ class _KernelResultFinder:
         strides_by_output: Mapping[str, tuple[int, ...]],
     ) -> None:
         self.network, self.quantized_tensors, self.strides_by_output = network, quantized_tensors, strides_by_output
-        self.tensor_types: dict[str, Precision | None] = {}
-        self.last_kernels: dict[str, EngineLayer] = {}
-        for layer in engine_report.layers:
-            if not layer.is_constant:
-                self.tensor_types.update(zip(layer.output_tensors, layer.output_types, strict=True))
-                if layer.kind == COMPUTE:
-                    self.last_kernels.update(dict.fromkeys(layer.network_layers, layer))
+        layers = [layer for layer in engine_report.layers if not layer.is_constant]
+        self.tensor_types = dict(
+            pair for layer in layers for pair in zip(layer.output_tensors, layer.output_types, strict=True)
+        )
+        self.last_kernels = {name: layer for layer in layers if layer.kind == COMPUTE for name in layer.network_layers}
 
     def find_all_results(self) -> dict[str, KernelResult]:
         results: dict[str, KernelResult] = {}

@@ -10,6 +10,7 @@ import errno
 import filecmp
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,11 +154,13 @@ def _is_layer_norm_behind_cast(node: ir.Node) -> bool:
 
 def _is_relu_before_fp8(node: ir.Node) -> bool:
     """Returns True if a node is a Relu in FP32 whose result is quantized to FP8."""
-    if node.op_type != "Relu" or node.outputs[0].dtype not in (None, ir.DataType.FLOAT):
-        return False
-    return any(
-        use.node.op_type == "QuantizeLinear" and use.node.outputs[0].dtype is ir.DataType.FLOAT8E4M3FN
-        for use in node.outputs[0].uses()
+    return (
+        node.op_type == "Relu"
+        and node.outputs[0].dtype in (None, ir.DataType.FLOAT)
+        and any(
+            use.node.op_type == "QuantizeLinear" and use.node.outputs[0].dtype is ir.DataType.FLOAT8E4M3FN
+            for use in node.outputs[0].uses()
+        )
     )
 
 
@@ -238,15 +241,13 @@ def write_onnx_export(context: ExportContext) -> WrittenExport:
     network, config = context.network, context.config
     typed_network = lower_from_source_model(network, config, context.ranges)
     written_model = export_typed_network(typed_network.model, network, context.path)
-    counts: dict[str, int] = {}
-    for group in network.groups:
-        precision = config.precision_of(group)
-        label = (
-            f"{group.file_precision.label} as in the file"
-            if precision is Precision.FILE and group.file_precision is not None
-            else precision.label
-        )
-        counts[label] = counts.get(label, 0) + 1
+    counts = Counter(
+        f"{group.file_precision.label} as in the file"
+        if precision is Precision.FILE and group.file_precision is not None
+        else precision.label
+        for group in network.groups
+        for precision in [config.precision_of(group)]
+    )
     count_texts = [f"{counted_noun_text(count, 'fused layer')} in {label}" for label, count in sorted(counts.items())]
     runtime_notes = (onnxruntime_loading_note(typed_network.model), qdq_loss_debug_note(typed_network.model))
     return WrittenExport(

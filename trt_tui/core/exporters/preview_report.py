@@ -189,21 +189,19 @@ def preview_rows(
     network: NetworkOutline, config: PrecisionConfig, preview: Preview, titles_by_group: Mapping[str, str]
 ) -> list[list[str]]:
     """Returns one table row per group, with the columns of `PREVIEW_HEADER`."""
-    rows = []
-    for group in network.groups:
-        requested, implementation = config.precision_of(group), preview.implementations.get(group.name)
-        rows.append(
-            [
-                titles_by_group.get(group.name, group.name),
-                group.operator,
-                group.precision_label(requested),
-                group_precision_text(implementation, group, requested),
-                kernel_sharing_text(implementation, group, titles_by_group),
-                adjacent_layers_text(implementation),
-                ", ".join(preview.list_group_remarks(group, config)),
-            ]
-        )
-    return rows
+    return [
+        [
+            titles_by_group.get(group.name, group.name),
+            group.operator,
+            group.precision_label(requested),
+            group_precision_text(implementation, group, requested),
+            kernel_sharing_text(implementation, group, titles_by_group),
+            adjacent_layers_text(implementation),
+            ", ".join(preview.list_group_remarks(group, config)),
+        ]
+        for group in network.groups
+        for requested, implementation in [(config.precision_of(group), preview.implementations.get(group.name))]
+    ]
 
 
 def group_precision_text(

@@ -372,13 +372,18 @@ def _has_unfusable_residual_add(network: Network, group: FusionGroup, quantized_
         return False
     tail = group.final_tensor
     shape = network.shape(tail)
-    if shape is None or len(shape) < 2 or not isinstance(shape[1], int) or shape[1] % 32:
-        return True
-    return tail in {info.name for info in network.outputs} or any(
-        (layer.name, index) not in quantized_inputs
-        for layer in network.layers
-        for index, tensor in enumerate(layer.inputs)
-        if tensor == tail
+    return (
+        shape is None
+        or len(shape) < 2
+        or not isinstance(shape[1], int)
+        or shape[1] % 32 != 0
+        or tail in {info.name for info in network.outputs}
+        or any(
+            (layer.name, index) not in quantized_inputs
+            for layer in network.layers
+            for index, tensor in enumerate(layer.inputs)
+            if tensor == tail
+        )
     )
 
 

@@ -848,12 +848,10 @@ class Search:
         self, raised_groups: Collection[str], precisions: Mapping[str, Precision] | None = None
     ) -> bool:
         """Returns True if raised groups, some of them with an intermediate precision, are within the budgets."""
-        if (
-            self.max_raised is not None
-            and len(self.search_space.groups_raised_at_start.union(raised_groups)) > self.max_raised
-        ):
-            return False
         return (
+            self.max_raised is None
+            or len(self.search_space.groups_raised_at_start.union(raised_groups)) <= self.max_raised
+        ) and (
             self.max_latency is None
             or (self._estimate_latency(raised_groups, precisions or {}) or 0.0) <= self.max_latency
         )
