@@ -83,14 +83,12 @@ class UserState:
 
     Attributes:
         target_text: The targets as the user gave them; "" for the default target.
-        filter_text: The filter of the rows; "" for no filter.
         chosen_names: The names that the user gave to configs.
         choice_reasons: The reasons of the search for the moves of ``config``, by group or tensor.
     """
 
     config: PrecisionConfig
     target_text: str = ""
-    filter_text: str = ""
     chosen_names: Mapping[PrecisionConfig, str] = field(default_factory=dict)
     choice_reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
 

@@ -1015,10 +1015,6 @@ class Session(SessionState):
         tensors = tuple(tensor for tensor in outline.calibrated_tensors if tensor not in config.range_moves)
         self.send_request(rq.CalibrateRanges(method, tensors, config))
 
-    def set_filter(self, text: str) -> None:
-        """Filters the rows by a text. The text "" removes the filter."""
-        self._push_change(filter_text=text)
-
     def rename_config(self, config: PrecisionConfig, name: str) -> None:
         """Gives a config a name.
 

@@ -78,15 +78,8 @@ class MainScreen(
         """Draws the screen for the first time, and starts the timer that updates elapsed times."""
         self.layer_tree.focus()
         self.draw_all()
-        self.watch(self, "focused", self._handle_focus_change, init=False)
+        self.watch(self, "focused", self.draw_status_lines, init=False)  # hint and footer depend on it
         self.set_interval(TICK_INTERVAL_S, self._update_elapsed_times)
-
-    def _handle_focus_change(self) -> None:
-        """Draws the hint and the footer, which depend on the focus. When the filter field loses the focus, its text
-        becomes a change."""
-        if self.focused is not self.filter_input:
-            self.commit_typed_filter()
-        self.draw_status_lines()
 
     # -- events of the session ----------------------------------------------------------------------------------
 

@@ -71,7 +71,6 @@ class ConfigController(Presenter):
         self.open_dialog(SessionsPage(self.session, self.show_error), resume_session)
 
     def _show_restored_state(self, message: str) -> None:
-        self.show_session_filter()
         self.handle_config_change()
         self.show_message(message, "")
 

@@ -283,7 +283,6 @@ class Presenter(ReliableTimers, Screen[None]):
         self.remove_class("-filtering")
         self.layer_list.apply_filter(None)
         self.filter_input.value = ""
-        self.session.set_filter("")
 
     def filter_rows(self, text: str) -> str:
         """Filters the rows by a text. Returns a message if the text is not a valid filter, else "".
@@ -298,18 +297,6 @@ class Presenter(ReliableTimers, Screen[None]):
         except InputError as error:
             self.layer_list.apply_filter(None)
             return f"{error.title}: {error.cause}. {error.next_step}"
-
-    def show_session_filter(self) -> None:
-        """Shows the filter of the session after undo or redo changed it. The caller must draw the layer list."""
-        text = self.session.history.state.filter_text
-        if text == self.filter_input.value.strip():
-            return
-        with self.filter_input.prevent(Input.Changed):
-            self.filter_input.value = text
-        self.set_class(bool(text), "-filtering")
-        if text and self.layer_list.view is LayerListView.BLOCKS:
-            self.set_view(LayerListView.TREE)
-        self.filter_rows(text)
 
     # -- following the cursor -----------------------------------------------------------------------------------
 

@@ -168,12 +168,6 @@ class NavigationController(Presenter):
             self.clear_message(self._filter_error)
         self._filter_error = self.show_message(error_text) if error_text else None
 
-    def commit_typed_filter(self) -> None:
-        """Records the typed filter as a change of the session, which can be undone."""
-        if self.layer_list.is_network_open:
-            has_filter = self.layer_list.row_filter is not None
-            self.session.set_filter(self.filter_input.value.strip() if has_filter else "")
-
     @on(Input.Submitted, "#filter")
     def _close_filter_field(self) -> None:
         """Focuses the tree after enter, and hides the filter field if it contains no filter."""

@@ -237,8 +237,6 @@ def change_text(
         texts += _config_change_texts(before.config, after.config, session.opened_network.outline, titles, template)
     if before.target_text != after.target_text:
         texts.append(template.format("target", before.target_text or "default", after.target_text or "default"))
-    if before.filter_text != after.filter_text:
-        texts.append(f"filter: {after.filter_text}" if after.filter_text else f"filter {before.filter_text} removed")
     texts += _name_change_texts(session, before, after)
     more_count = len(texts) - _MAX_LISTED_CHANGES
     more_texts = [f"{more_count} more"] * (more_count > 0)
