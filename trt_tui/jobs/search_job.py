@@ -498,11 +498,9 @@ class SearchJob:
         """
         start_time, search = time.monotonic(), self.search
         effort = search.initial_effort = ZeroCostEffort(is_exhausted=search.zero_cost_effort.is_exhausted)
-        effort.predicted_s = self._max_judging_s * effort.budget
         self.reporter.log(
             "Zero-cost changes and other ranges: at most "
-            f"{counted_noun_text(effort.budget, 'simulated config')}, about {duration_text(effort.predicted_s)}, "
-            "besides the measurement of the changes.",
+            f"{counted_noun_text(effort.budget, 'simulated config')}, besides the measurement of the changes.",
             "info",
         )
         for index, kinds in enumerate(list_searched_stages() if self.request.try_zero_cost else [()]):

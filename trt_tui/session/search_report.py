@@ -59,16 +59,7 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
     ]
     if effort_text := ended.zero_cost_effort.text:
         seconds = formatting.duration_text(ended.zero_cost_effort.seconds)
-        predicted = formatting.duration_text(ended.zero_cost_effort.predicted_s)
-        head.append(
-            f"  {effort_text}"
-            + (
-                f" ({seconds} with the measurement of the changes; the configs of the whole "
-                f"budget were predicted to take {predicted})"
-                if with_times
-                else ""
-            )
-        )
+        head.append(f"  {effort_text}{f' ({seconds} with the measurement of the changes)' if with_times else ''}")
     titles_by_group = group_titles(outline)
     causes = cause_lines(
         {titles_by_group.get(name, name): causes for name, causes in find_raise_causes(session, result.config).items()}

@@ -180,8 +180,7 @@ class ZeroCostEffort:
             those that were simulated to choose among variants of a change.
         is_exhausted: True if changes or combinations of changes were not evaluated because of the budget.
         unmeasured_kinds: Titles of the kinds whose changes were not even measured because of the budget.
-        seconds: The time that the search took for them. ``predicted_s`` is the prediction for the whole budget, made
-            before the first of them. Neither changes a result.
+        seconds: The time that the search took for them, which changes no result.
     """
 
     tried: int = 0
@@ -191,7 +190,6 @@ class ZeroCostEffort:
     is_exhausted: bool = False
     unmeasured_kinds: tuple[str, ...] = ()
     seconds: float = field(default=0.0, compare=False)
-    predicted_s: float = field(default=0.0, compare=False)
 
     @property
     def has_budget(self) -> bool:
