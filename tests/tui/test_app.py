@@ -296,6 +296,20 @@ async def test_the_measurement_of_a_closed_list_stops_and_begins_again_with_the_
         await answered(pilot, "9", "escape")
         assert app.screen is main and not app.session.pending_requests
         assert asked(app, rq.MeasureZeroCostChanges) == 3
+async def test_the_details_of_a_row_are_measured_until_the_cursor_moves_on(tmp_path):
+    async with opened(tmp_path, sweeps=True, held=(rq.MeasureRemedies,)) as (app, main, pilot):
+        main.go_to_group(QKV)
+        await settle(pilot)
+        assert app.session.is_measuring_remedies(main.current_group) and "measuring …" in main.text_pane("detail").text
+        group = main.current_group
+        main.layer_tree.move_cursor_to(scope_at(main))
+        await settle(pilot)
+        assert not app.session.pending_requests.has_request(rq.MeasureRemedies, rq.MeasureTensorStats)
+        main.go_to_group(QKV)
+        await settle(pilot)
+        assert app.session.is_measuring_remedies(group), "it begins again with the row"
+
+
 
 
 async def test_rows_are_sorted_after_a_change_and_after_the_last_value_and_the_cursor_keeps_its_row(tmp_path):

@@ -37,7 +37,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.comparison import list_toggled_configs
 from trt_tui.session.comparison_report import _error_share_cells
-from trt_tui.session.jobs import DONE, REPLACED
+from trt_tui.session.jobs import DONE, REPLACED, STOPPED
 from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui import spans, themes
 from trt_tui.tui.controllers.view import NavigationController
@@ -797,6 +797,8 @@ def test_only_remedies_that_improve_the_value_are_listed_the_best_first(session,
     lines = [text(line) for line in detail.remedy_lines(session, session.outline.groups[0], 40)]
     if not listed:
         assert [numbers(line) for line in lines] == [[len(values)]]
+    assert (detail.MEASURING_TEXT in text(detail.remedy_lines(session, group, 40)[-1])) is (not outcome)
+    assert shown.endswith("…") is (not outcome), "further values are being measured"
     row = next(line for line in MODEL.list_tree_rows(set()) if isinstance(line.row, GroupRow))
     assert row.row.group.name == session.outline.groups[0].name
     (line,) = (text(one) for one in detail.detail_lines(session, found(session), row, 80, 5) if " try" in text(one))
@@ -805,7 +807,12 @@ def test_only_remedies_that_improve_the_value_are_listed_the_best_first(session,
 
 @pytest.mark.parametrize(
     ("outcome", "listed", "is_requested_again"),
-    [("", [12.0, 16.0, 14.0], False), (REPLACED, [12.0, 16.0, 14.0], True), (DONE, [16.0, 14.0, 12.0], False)],
+    [
+        ("", [12.0, 16.0, 14.0], False),
+        (REPLACED, [12.0, 16.0, 14.0], True),
+        (STOPPED, [12.0, 16.0, 14.0], True),
+        (DONE, [16.0, 14.0, 12.0], False),
+    ],
 )
 def test_remedies_keep_their_places_until_all_are_measured(session, outcome, listed, is_requested_again):
     group, requests = session.outline.groups[0], session.pending_requests
@@ -820,7 +827,9 @@ def test_remedies_keep_their_places_until_all_are_measured(session, outcome, lis
     shown = text(detail._remedy_line(session, group, improving(session, remedies), 80))
     assert numbers(shown)[::2] == listed
     improving(session, remedies[1:2])
-    assert bool(detail.remedy_lines(session, group, 40)) is (outcome == DONE), "others can still improve the value"
+    lines = list(map(text, detail.remedy_lines(session, group, 40)))
+    assert (lines == [detail.MEASURING_TEXT]) is (not outcome), "others can still improve the value"
+    assert bool(lines) is (outcome in ("", DONE))
     sent = len(requests.jobs)
     session.request_group_details(group)
     is_requested = isinstance(requests.jobs[-1].request, rq.MeasureRemedies) and len(requests.jobs) > sent

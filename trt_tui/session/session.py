@@ -744,11 +744,26 @@ class Session(SessionState):
         if len(group.allowed_precisions) > 1 and (not is_measured or self.has_unfinished_remedies(group)):
             self._send_request_once(rq.MeasureRemedies(group.name, self.config))
 
+    def stop_details_of_other_groups(self, group: FusionGroup | None) -> None:
+        """Stops the jobs that measure the tensor statistics and the remedies of all fusion groups but one."""
+        group_name = group.name if group is not None else ""
+        if jobs := [
+            number
+            for number, job in self.pending_requests.items()
+            if isinstance(job.request, rq.MeasureTensorStats | rq.MeasureRemedies) and job.request.group != group_name
+        ]:
+            self.stop_jobs(jobs, is_urgent=False)
+
+    def is_measuring_remedies(self, group: FusionGroup) -> bool:
+        """Returns True while a job measures the remedies of a group."""
+        request = rq.MeasureRemedies(group.name, self.config)
+        return any(job.request == request and not job.is_stopping for job in self.pending_requests.values())
+
     def has_unfinished_remedies(self, group: FusionGroup) -> bool:
         """Returns True if the last job that measures the remedies of a group has not ended, or was replaced."""
         request = rq.MeasureRemedies(group.name, self.config)
         outcomes = [job.outcome for job in self.pending_requests.jobs if job.request == request]
-        return outcomes[-1:] in ([""], [REPLACED])
+        return outcomes[-1:] in ([""], [REPLACED], [STOPPED])
 
     def request_zero_cost_changes(self, group: FusionGroup | None) -> None:
         """Requests the zero-cost changes of the network and of a fusion group, unless they are known or requested."""

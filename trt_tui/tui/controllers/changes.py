@@ -239,7 +239,8 @@ class RangeController(Presenter):
     """The group whose next range method follows when its ranges are measured, in its config; None if there is none."""
 
     def forget_awaited_range(self, event: ev.JobCancelled) -> None:
-        self._awaited_range = None
+        if not self.session.pending_requests.has_request(rq.MeasureTensorStats):
+            self._awaited_range = None
 
     def apply_awaited_range(self, event: ev.ValueMeasured | ev.CalibrationReady) -> None:
         awaited, self._awaited_range = self._awaited_range, None

@@ -306,7 +306,8 @@ class Presenter(ReliableTimers, Screen[None]):
         return self._rest_timer is None
 
     def handle_cursor_move(self) -> None:
-        """Starts the rest timer after a cursor movement; the detail pane is updated when the timer ends."""
+        """Stops the details of other rows, and starts the rest timer; at its end, the detail pane shows the row."""
+        self.session.stop_details_of_other_groups(self.current_group)
         self.layer_list.is_cursor_placed = True
         self.text_pane("detail").top_line = 0
         self._start_rest_timer()

@@ -18,7 +18,7 @@ from trt_tui.tui.screens.pages import SEARCH_AGAIN, JobsPage, SearchResultPage
 from trt_tui.tui.state import config_status, engine_texts
 from trt_tui.tui.state.config_status import target_value_span
 from trt_tui.tui.state.search_result import SearchOption
-from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, stopped_jobs_text
+from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, best_search_texts, stopped_jobs_text
 
 MIN_CONFIRM_AGE_S = 10.0
 """The job age in seconds above which stopping needs a confirmation."""

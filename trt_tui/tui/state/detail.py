@@ -72,6 +72,9 @@ from trt_tui.tui.table import Column, fit_table
 _NARROW_CELLS = 48
 """The maximum width of a narrow pane, which has less on each line and fewer remedies."""
 
+MEASURING_TEXT = "measuring …"
+"""The text in place of values that are still to come."""
+
 RAISING_HARMS_TEXT = "raising it makes it worse"
 """The meaning of a negative error share."""
 
@@ -223,8 +226,10 @@ def list_improving_remedies(session: Session, group: FusionGroup, has_best_only:
 
 
 def _missing_improvement_text(session: Session, group: FusionGroup, width: int) -> str:
-    """Returns a sentence about the remedies for a group of which none improves the value; "" before all are
-    measured."""
+    """Returns a sentence about the remedies for a group of which none improves the value, or that they are measured; ""
+    before that."""
+    if session.is_measuring_remedies(group):
+        return MEASURING_TEXT
     remedies = session.results.find_value(ev.REMEDIES, (group.name, session.config))
     count = len(remedies or ())
     value_text, _ = target_value_span(session, session.get_run_results("config").accuracy)
@@ -284,7 +289,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
     if len({remedy.accuracy.total for remedy in remedies}) > 1:
         samples_text = counted_noun_text(min(remedy.accuracy.total for remedy in remedies), "sample")
         lines.append(clip_line([(f"values on {samples_text}", "dim")], width))
-    return lines
+    return [*lines, [(MEASURING_TEXT, "dim")]] if session.is_measuring_remedies(group) else lines
 
 
 def _short_remedy_label(remedy: Remedy) -> str:
@@ -313,7 +318,8 @@ def _remedy_line(session: Session, group: FusionGroup, remedies: Sequence[Remedy
                     "good" if meets_target(session, remedy.accuracy) else style,
                 ),
             ]
-        return [*line, (f" +{len(remedies) - count}", "")] if count < len(remedies) else line
+        line += [(f" +{len(remedies) - count}", "")] if count < len(remedies) else []
+        return [*line, (" …", "dim")] if session.is_measuring_remedies(group) else line
 
     forms = [(len(remedies), False), *((count, True) for count in range(len(remedies), 0, -1))]
     first_cells = line_width(build_line(1, True)) - cell_width(_short_remedy_label(ordered_remedies[0]))
@@ -460,7 +466,7 @@ def _main_loss_reason(session: Session, group: FusionGroup, reason_texts: Sequen
         return reason_texts[0], ""
     if session.data_summary is None:
         return NOT_MEASURED, "dim"
-    return NO_CAUSE_TEXT if group.name in session.results.get_values(GROUP_DETAILS) else "measuring …", "dim"
+    return NO_CAUSE_TEXT if group.name in session.results.get_values(GROUP_DETAILS) else MEASURING_TEXT, "dim"
 
 
 def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
