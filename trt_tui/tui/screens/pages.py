@@ -1,7 +1,7 @@
 """The pages: the log and explanations, configs, jobs and sessions, help, charts, and what a search found."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
@@ -594,8 +594,7 @@ def _wrapped_lines(texts: Sequence[str], width: int, style: str = "dim") -> list
 class SearchResultPage(ScrolledPage):
     """The page of the configs that a search offers, with the changes that the selected config would make.
 
-    Its result is the chosen `SearchOption`, or `SEARCH_AGAIN`. Closed without a result, the page changes nothing. The
-    page shows the state of the search when it was opened, so the key to take a config always takes the shown one.
+    Its result is the chosen `SearchOption`, or `SEARCH_AGAIN`. Closed without a result, the page changes nothing.
 
     Args:
         search_status: The search, which may go on. It must have a best config.
@@ -613,22 +612,30 @@ class SearchResultPage(ScrolledPage):
 
     def __init__(self, session: Session, tree_model: TreeModel, search_status: SearchStatus) -> None:
         super().__init__()
-        self.session, self.tree_model, self._newest = session, tree_model, search_status
+        self.session, self.tree_model, self.search_status = session, tree_model, search_status
         self._cursor_index, self._has_cut_checks, self._lists_changes, self._has_folded_changes = 0, False, False, False
-        self._load_newest_result()
+        self.options = list_search_options(session, search_status)
+        self._place_cursor_on_result()
 
-    def _load_newest_result(self) -> None:
-        """Loads the newest state of the search. Places the cursor on its result, unless only the current config
-        passes."""
-        self.search_status = replace(self._newest)
-        self.options = list_search_options(self.session, self.search_status)
+    def _place_cursor_on_result(self) -> None:
+        """Places the cursor on the result of the search, unless only the current config passes."""
         self._cursor_index = next(
             (index for index, option in enumerate(self.options) if option.relation in (RESULT, BEST_SO_FAR)), 0
         )
         outcome = self.selected_search_option.outcome
         if outcome is not None and not outcome.passes and current_config_meets_target(self.session):
             self._cursor_index = 0  # the current config is better than what the search found
-        self._top_line = 0
+
+    def _list_newest_options(self) -> None:
+        """Lists the newest configs of the search. The cursor stays on the best one so far, or keeps its config."""
+        selected, self.options = self.selected_search_option, list_search_options(self.session, self.search_status)
+        offered = [index for index, option in enumerate(self.options) if index and option.config == selected.config]
+        if selected.relation == BEST_SO_FAR or self._cursor_index and not offered:
+            self._place_cursor_on_result()
+        elif self._cursor_index:
+            self._cursor_index = offered[0]
+        if self.selected_search_option.config != selected.config:
+            self._top_line = 0
 
     def on_mount(self) -> None:
         """Requests a preview for the cost of the selected config."""
@@ -639,20 +646,10 @@ class SearchResultPage(ScrolledPage):
         """The config under the cursor."""
         return self.options[self._cursor_index]
 
-    @property
-    def has_newer_result(self) -> bool:
-        """True if the search found a better config or ended after the page was opened."""
-        return (
-            self._newest.end_event is not self.search_status.end_event
-            or self._newest.best_config != self.search_status.best_config
-        )
-
     def build_page(self, width: int, height: int) -> tuple[list[Line], Sequence[Line]]:
-        """Implements `ScrolledPage.build_page`: configs and checks, and the changes with the notes.
-
-        Kernels and latencies are the newest; the configs stay those that the page was opened with.
-        """
-        title = search_page_title(self.session, self.search_status, self.has_newer_result)
+        """Implements `ScrolledPage.build_page`: configs and checks, and the changes with the notes."""
+        self._list_newest_options()
+        title = search_page_title(self.session, self.search_status)
         option_rows = min(MAX_OPTION_ROWS, len(self.options), max(4, height // 4))
         lines: list[Line] = [clip_line([(f" {title}", "strong")], width)]
         lines += search_option_lines(
@@ -687,12 +684,11 @@ class SearchResultPage(ScrolledPage):
             if self.selected_search_option.config != self.session.config
             else []
         )
-        hints += ["{find} shows the newer result"] * self.has_newer_result
         hints += [f"{{page_down}} {self._hidden_count} more"] * bool(self._hidden_count)
         hints += ["{last} checks in full"] * bool(self._hidden_count and self._has_cut_checks)
         hints += ["{up}{down} others"] * (len(self.options) > 2)
         hints += ["{right} all changes"] * self._has_folded_changes
-        hints += ["{find} searches again"] * (not self.has_newer_result and not is_searching)
+        hints += ["{find} searches again"] * (not is_searching)
         hints += ["{page_up} back"] * bool(self._top_line)
         return [*hints, f"{{close}} keeps {config_name(self.session)}"]
 
@@ -723,10 +719,6 @@ class SearchResultPage(ScrolledPage):
         self.dismiss(option if option.config != self.session.config else None)
 
     def action_search_again(self) -> None:
-        """Shows a newer result. If there is none and the search has ended, closes the page so that another search can
-        start."""
-        if self.has_newer_result:
-            self._load_newest_result()
-            self.update_lines()
-        elif not self.session.is_searching:
+        """Closes the page so that another search can start, unless the search still runs."""
+        if not self.session.is_searching:
             self.dismiss(SEARCH_AGAIN)

@@ -193,12 +193,8 @@ def _search_samples_text(session: Session, search_status: SearchStatus) -> str:
     return text if is_part else f"all {counted_noun_text(count, 'sample')}"
 
 
-def search_page_title(session: Session, search_status: SearchStatus, has_newer_result: bool = False) -> str:
-    """Returns the title of the page: the start config, the state, the samples of the values, and the target.
-
-    Args:
-        has_newer_result: True if the page shows an earlier state of the search.
-    """
+def search_page_title(session: Session, search_status: SearchStatus) -> str:
+    """Returns the title of the page: the start config, the state, the samples of the values, and the target."""
     start_name = search_start_name(session, search_status.request.config)
     target, count = " and ".join(search_status.request.tolerances), search_status.sample_count
     samples_text = _search_samples_text(session, search_status) or (
@@ -208,7 +204,7 @@ def search_page_title(session: Session, search_status: SearchStatus, has_newer_r
     if search_status.end_event is None and jobs:
         state, duration = waiting_text(jobs[0]) or "running", f"{elapsed_text(jobs[0].duration_s)} so far"
     else:
-        state = "earlier state" if has_newer_result else "" if search_status.is_finished else "stopped"
+        state = "" if search_status.is_finished else "stopped"
         duration = f"took {duration_text(search_status.duration_s)}" if search_status.end_event is not None else ""
     return ", ".join(filter(None, (f"Search from {start_name}", state, duration, samples_text, target)))
 
