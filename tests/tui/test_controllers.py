@@ -247,7 +247,7 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         shown = {item.cells[0] if item.cells else item.text: item for item in app.screen.items}
         assert not any(item.text == "further values" for item in app.screen.items)
         assert "bias correction" in shown and any(
-            item.refusal for name, item in shown.items() if name.startswith("operator,")
+            item.refusal for name, item in shown.items() if name.startswith("norm as operator,")
         )
         table = [line for line in screen_text(app).splitlines() if " none" in line]
         assert table and not any("…" in line for line in table), "no label is cut"

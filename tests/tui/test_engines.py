@@ -298,7 +298,7 @@ def test_the_detail_says_what_the_engine_made(build):
     assert not lacking(said(CORE, *sizes[1]), "TensorRT 11.4", "not reported")
     scope = MODEL.ancestors[QKV][-1]
     line = text(detail.detail_lines(session, found(session), VisibleRow(scope.path, 0, scope), 80, 3)[1])
-    assert "fused" in line and "1 ≠ requested" in line and " ms" in line
+    assert "fused" in line and "1 with ≠" in line and " ms" in line
     session.toggle_fp32([VIT.group_by_name[QKV], *FIRST])
     for size in sizes:
         assert "c0: FP16, INT8" in said(QKV, *size) and "c0: INT8, FP32" in said(FIRST[0].name, *size)
@@ -498,7 +498,7 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
     assert lines(SCORES, 5).splitlines()[-1].startswith(" made  splits MHA")
     scope = MODEL.ancestors[QKV][-1]
     shown = "\n".join(map(text, detail.detail_lines(session, found(session), VisibleRow("x", 0, scope), 90, 30)))
-    assert not lacking(shown, "RTX 1.7, SM89", "2 ≠ requested")
+    assert not lacking(shown, "RTX 1.7, SM89", "2 with ≠")
 
 
 def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) -> None:

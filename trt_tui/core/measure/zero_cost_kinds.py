@@ -1298,7 +1298,7 @@ ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (
         is_for_rows=False,
     ),
     _make_group_kind(  # one ONNX operator in place of a decomposed LayerNorm or RMSNorm
-        title="operator",
+        title="norm as operator",
         move_class=NormRewriteMove,
         refusal_reason=_norm_rewrite_refusal_reason,
         propose_moves=_propose_norm_rewrites,

@@ -545,7 +545,7 @@ class ZeroCostController(Presenter):
         network_reasons = {**self._find_network_refusal_reasons(config)}
         for title in dict.fromkeys((*row_reasons, *network_reasons)):
             if network_reasons.get(title) and row_reasons.get(title, "-"):
-                items.append(PickerItem("", f"{title}, all layers:", "", network_reasons[title]))
+                items.append(PickerItem("", f"{title}, all {len(outline.groups)} layers:", "", network_reasons[title]))
             elif row_reasons.get(title):
                 items.append(PickerItem("", f"{title}, this layer:", "", row_reasons[title]))
         return items
