@@ -1,6 +1,7 @@
 """The app on a session that is answered in the test's process, and what a test presses and reads."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -153,7 +154,9 @@ def hint_of(main: MainScreen) -> Hint:
 
 
 def verdict(main: MainScreen) -> list[str]:
-    return main.query_one("#verdict", Lines).text.splitlines()
+    """The rows of the summary table, without the reasons of outcomes."""
+    lines = main.query_one("#verdict", Lines).text.splitlines()
+    return [line for line in lines if not re.match(r" [^│]* (PASS|FAIL)\??: ", line)]
 
 
 def title(main: MainScreen, rule: str = "tree") -> str:

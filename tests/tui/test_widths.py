@@ -4,15 +4,18 @@ import itertools
 import random
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tests import local
 from trt_tui.core.data.batches import SampleName
-from trt_tui.core.measure.results import ErrorMetrics, ExportedRun, OutputErrors, RunKind
+from trt_tui.core.measure.judged_outputs import FLOAT_KIND
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors, RunKind
 from trt_tui.core.measure.target import Outcome, TargetOutcome
 from trt_tui.core.network.layer_tree import Scope
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.run_columns import RunRow
 from trt_tui.formatting import cell_width, duration_text, metric_text, shorten_number_in_text
 from trt_tui.tui import spans
 from trt_tui.tui.state import summary
@@ -66,18 +69,18 @@ EXTREMES = [
             "operator": "Convolution64",
             "engine": ("≠ FP16 +128", ""),
             "precision": PrecisionCell("FP16+", "↑epku", "chip16"),
-            "share": ShareCell(value, config_name=of, bar_fraction=0.7),
+            "share": ShareCell(value, bar_fraction=0.7),
             "cost": cost,
-            "toggle": ToggleResult(figure, outcome, is_partial=outcome.startswith("on")),
+            "toggle": ToggleResult(figure, outcome, is_partial=outcome == "est."),
         },
     )
-    for value, figure, outcome, cost, of in (
-        ("~-12345%", "~-123456.7", "on 16384", "1.2e-10", ""),
-        ("~57%", "~91.07", "on 16", "12345", ""),
-        ("~100%", "~99999.9", "FAIL?", "123457", "c128"),
-        ("~-1.5e9", "~1.234e-12", "on 128", ".00123", ""),
-        ("-123.4", "~0.99999", "PASS?", "99.9%", ""),
-        ("~12345.6", "~-0.00012", "on 1024", "·", "c3"),
+    for value, figure, outcome, cost in (
+        ("~-12345%", "~-123456.7", "est.", "1.2e-10"),
+        ("~57%", "~91.07", "", "12345"),
+        ("~100%", "~99999.9", "FAIL?", "123457"),
+        ("~-1.5e9", "~1.234e-12", "…", ".00123"),
+        ("-123.4", "~0.99999", "PASS?", "99.9%"),
+        ("~12345.6", "~-0.00012", "FAIL", "·"),
     )
 ]
 
@@ -97,7 +100,6 @@ def test_no_number_of_a_row_is_cut():
                         row.cells["engine"][0],
                         row.cells["cost"],
                         row.cells["share"].text,
-                        row.cells["share"].config_name,
                         row.cells["toggle"].value_text,
                         row.cells["toggle"].outcome_text,
                     )
@@ -335,12 +337,23 @@ def test_a_reason_of_an_outcome_is_whole_or_left_out(session):
     for width in range(110, 201):
         shown = next(text(line) for line in summary.summary_lines(session, width, 40) if "first reason" in text(line))
         assert shown.strip() == whole
+    for width, height in ((60, 15), (80, 24), (120, 24)):
+        lines = list(map(text, summary.summary_lines(session, width, height)))
+        assert any("first reason" in line for line in lines) is (height > 15), "an outcome with a doubt names it"
     ((heading, reasons),) = summary._list_outcome_reasons(session)
     for width in range(40, len(whole)):
         (line,) = summary._outcome_reason_rows(heading, reasons, width, 1)
         shown = text(line).strip()
         assert len(text(line)) <= width and shown.endswith("; … (o)")
         assert {*shown.removesuffix("; … (o)").split("; ")} <= {*whole.split("; ")}
+
+
+def test_the_worst_output_is_told_from_all_others(session, monkeypatch):
+    outputs = [SimpleNamespace(name=f"transpose_{index}.tmp_0", kind=FLOAT_KIND) for index in range(8)]
+    monkeypatch.setattr(type(session), "judged_outputs", property(lambda session: outputs))
+    (column,) = [column for column in summary.fit_summary_table(session, 120).columns if column.title == "output"]
+    accuracies = [Accuracy({output.name: OutputErrors(ErrorMetrics(9.0))}) for output in outputs]
+    assert len({column.run_column.text(RunRow(accuracy)) for accuracy in accuracies}) == len(outputs)
 
 
 def test_the_outcome_that_counts_has_the_first_reason(session):

@@ -9,7 +9,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.jobs import Job
 from trt_tui.session.search_report import search_text
-from trt_tui.session.search_status import SearchStatus, best_evaluation_text
+from trt_tui.session.search_status import SearchStatus
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import Precondition, shown_key
 from trt_tui.tui.screens.dialogs import ConfirmDialog, TextPage, input_error_text
@@ -256,9 +256,8 @@ class SearchController(Presenter):
         self._reported_search = search_status
         if not search_status.is_finished or search_status.end_event is None:
             if search_status.best_config not in (None, session.config):
-                self.show_message(
-                    f"{shown_key('find')} shows the best of the stopped search: {best_evaluation_text(search_status)}"
-                )
+                best_text = best_search_texts(session, search_status)[0]
+                self.show_message(f"{shown_key('find')} shows the best of the stopped search: {best_text}")
             return
         result, outcome = search_status.end_event.result, search_status.end_event.target_outcome
         session.log.extend(search_text(session).splitlines())

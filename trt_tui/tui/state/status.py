@@ -14,10 +14,10 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import counted_noun_text, duration_text, elapsed_text
 from trt_tui.jobs import events as ev
-from trt_tui.jobs.requests import BuildEngine
+from trt_tui.jobs.requests import BuildEngine, FindMixedPrecisionConfig
 from trt_tui.session.history import SessionEntry
 from trt_tui.session.jobs import DONE, FAILED, Job
-from trt_tui.session.search_status import best_evaluation_text, best_value_text
+from trt_tui.session.search_status import SearchStatus, best_evaluation_text, best_value_text
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import ACTIONS, ACTIONS_BY_ID, shown_key
 from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width, shorten_path
@@ -65,8 +65,17 @@ def waiting_text(job: Job) -> str:
 
 def _time_left_text(job: Job) -> str:
     """Returns the time left or the job that is waited for, after a comma; "" if neither is known."""
-    text = waiting_text(job) or (f"{elapsed_text(job.left_s)} left" if job.left_s is not None else "")
+    is_search = isinstance(job.request, FindMixedPrecisionConfig)  # its phases do not foretell its end
+    text = waiting_text(job) or (f"{elapsed_text(job.left_s)} left" if job.left_s is not None and not is_search else "")
     return f", {text}" if text else ""
+
+
+def best_search_texts(session: Session, search_status: SearchStatus) -> list[str]:
+    """Returns the best result of a search so far, as a long and a short text."""
+    best, outline = search_status.best_config, session.opened_network.outline
+    if best is not None and not reduces_precision(outline, best):
+        return ["all layers in FP32"] * 2
+    return [best_evaluation_text(search_status), best_value_text(search_status)]
 
 
 def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
@@ -81,16 +90,18 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
     count_text = f" {job.progress.done}/{job.progress.total}" if job.progress is not None else ""
     progress_text = count_text or (f", {elapsed_text(job.duration_s)}" if job.duration_s >= 1 else "")
     if search_status is not None and search_status.request is job.request and search_status.progress is not None:
-        best_texts = [f"best: {text(search_status)}" for text in (best_evaluation_text, best_value_text)]
+        best_texts = [f"best: {text}" for text in best_search_texts(session, search_status)]
         long_text, short_text = [waiting] * 2 if (waiting := waiting_text(job)) else best_texts
-        effort_text = f"{search_status.progress.done} tried in {elapsed_text(job.duration_s)}"
+        time_text = elapsed_text(job.duration_s)
+        effort_text = f"{search_status.progress.done} tried in {time_text}"
         phase_text = f"{job.phase}{count_text}, " if job.phase else ""
         texts = [
             f"{job.title}: {long_text}; {phase_text}{effort_text}",
             f"{job.title}: {short_text}; {effort_text}",
-            f"{short_text}; {effort_text}",
+            f"search, {time_text}, {short_text}",
             short_text,
-            f"{search_status.progress.done} tried",
+            f"search, {effort_text}",
+            f"search, {time_text}",
         ]
     else:
         texts = [
@@ -453,9 +464,7 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
         action_texts = [f"{shown_key('toggle')} raises this one"] * 2
     else:
         keys = ", ".join(shown_key(action) for action in actions)
-        is_settled = row_values.stale_config is None and (
-            toggle.value_text and not toggle.is_partial or not is_measuring_toggles(session)
-        )
+        is_settled = toggle.value_text and not toggle.is_partial or not is_measuring_toggles(session)
         action_texts = [
             f"{keys} raises {shorten_path(row_values.model.titles[worst], width)}"
             if is_settled

@@ -38,6 +38,7 @@ from trt_tui.tui.spans import (
     justify_line,
     line_width,
     move_index_outside_number,
+    shorten_distinctly,
     shorten_middle,
     wrap_text,
 )
@@ -231,13 +232,14 @@ def fit_summary_table(session: Session, width: int) -> SummaryTable:
             MARGIN_MARK, "accuracy", lambda accuracy, mark: value_margin_text(displayed_target, accuracy), width=5
         ),
     )
+    output_names = [output.name for output in session.judged_outputs]
     if sum(output.kind == FLOAT_KIND for output in session.judged_outputs) > 1:
         simulated_columns.insert(
             1 + (position == 1),
             RunColumn(
                 "output",
                 "accuracy.worst_output",
-                lambda output, mark: shorten_middle(output[0], _OUTPUT_CELLS),
+                lambda output, mark: shorten_distinctly([*output_names, output[0]], _OUTPUT_CELLS)[output[0]],
                 width=_OUTPUT_CELLS,
             ),
         )
@@ -332,6 +334,8 @@ def has_engine_values(session: Session) -> bool:
 FULL_WIDTH = 79
 """The width from which the table has all runs: 80 columns without the last one, which stays blank. A narrower screen
 has room for the current config alone."""
+_MIN_ROWS_WITH_REASON = 20
+"""The minimum height of a screen that shows the reason of an uncertain outcome."""
 _MIN_TALL_ROWS = 34
 """The minimum height of a screen that always shows a line for FP32."""
 
@@ -447,10 +451,11 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
         ]
         if is_current and results.accuracy is not None:
             rows += _list_output_rows(session, table, results.accuracy)[: height // 8]
-    if table.is_wide and height >= _MIN_TALL_ROWS:
+    if height >= _MIN_ROWS_WITH_REASON:
         rows += [
             SummaryRow("text", line)
-            for heading, reasons in _list_outcome_reasons(session)
+            for heading, reasons in _list_outcome_reasons(session)[: height // 10 - 1]
+            if height >= _MIN_TALL_ROWS or heading.endswith("?")
             for line in _outcome_reason_rows(heading, reasons, width, height // 20)
         ]
     return [*rows, *(_stage_rows(session, width, height) if session.list_stage_accuracies() else ())]
