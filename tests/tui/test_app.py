@@ -52,7 +52,7 @@ from trt_tui.tui.screens.pages import ConfigsPage, HelpPage, LogPage
 from trt_tui.tui.spans import line_text
 from trt_tui.tui.state import config_status
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, build_row_cells
-from trt_tui.tui.state.rows import SMALL_SHARES_KEY, ColourMeasure, LayerListView, block_cell_text
+from trt_tui.tui.state.rows import SMALL_SHARES_KEY, ColourMeasure, LayerListView
 from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList, ValueList
 from trt_tui.tui.widgets.lines import Lines
 
@@ -208,24 +208,22 @@ async def test_the_worst_row_is_that_of_the_config_whatever_run_is_displayed(tmp
         assert main.current_group.name == worst and "shares of c1" in status(main)
 
 
-async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_dimmed(tmp_path):
+async def test_space_raises_and_returns_a_group_or_a_scope_while_the_last_order_holds(tmp_path):
     async with opened(tmp_path, sweeps=True) as (app, main, pilot):
         listing, tree, group = main.layer_list, main.layer_tree, main.current_group
         order, first = [line.key for line in tree.rows], app.session.config
         app.session.child.held.add(rq.MeasureWhatIf)
         await answered(pilot, "space")
         assert app.session.config.precision_of(group) is Precision.FP32
-        assert listing.row_values.stale_config == first and len(listing.row_values.group_values) > 9
-        assert [line.key for line in tree.rows] == order
-        assert block_cell_text(listing.row_values).endswith("c0")
+        assert not listing.row_values.group_values and [line.key for line in tree.rows] == order
         await answered(pilot, "w")
-        assert "c0, an earlier config" in status(main)
+        assert "shares of c0" in status(main) and main.current_group is not group
         main.go_to_group(group.name)
         app.session.child.release()
         await settle(pilot)
         row = verdict(main)[-1]
         assert not lacking(row, "c1 ·", "1 FP32", worst_db(app.session.get_run_results("config").accuracy))
-        assert listing.row_values.group_values[group.name] == 0 and listing.row_values.stale_config is None
+        assert listing.row_values.group_values[group.name] == 0
         assert tree.show_vertical_scrollbar and tree.row_width < tree.region.width
         drawn = [line_text(tree.get_line(index)).rstrip() for index in range(len(tree.rows))]
         assert max(map(len, drawn)) <= tree.row_width
@@ -296,6 +294,8 @@ async def test_the_measurement_of_a_closed_list_stops_and_begins_again_with_the_
         await answered(pilot, "9", "escape")
         assert app.screen is main and not app.session.pending_requests
         assert asked(app, rq.MeasureZeroCostChanges) == 3
+
+
 async def test_the_details_of_a_row_are_measured_until_the_cursor_moves_on(tmp_path):
     async with opened(tmp_path, sweeps=True, held=(rq.MeasureRemedies,)) as (app, main, pilot):
         main.go_to_group(QKV)
@@ -308,8 +308,6 @@ async def test_the_details_of_a_row_are_measured_until_the_cursor_moves_on(tmp_p
         main.go_to_group(QKV)
         await settle(pilot)
         assert app.session.is_measuring_remedies(group), "it begins again with the row"
-
-
 
 
 async def test_rows_are_sorted_after_a_change_and_after_the_last_value_and_the_cursor_keeps_its_row(tmp_path):

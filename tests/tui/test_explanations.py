@@ -174,14 +174,14 @@ def measured(tmp_path, measured_before):
 SIMULATED = "SQNR, simulated"
 
 
-def explanation_of(session, group, column: str, last_config=None):
-    row_values = build_row_values(session, TreeModel(session.outline), ColourMeasure.SHARE, "config", last_config)
+def explanation_of(session, group, column: str):
+    row_values = build_row_values(session, TreeModel(session.outline), ColourMeasure.SHARE, "config")
     row = row_values.model.rows_by_group[group.name]
     return explain_cell(session, row_values, VisibleRow(row.path, 0, row), LAYER_COLUMNS_BY_ID[column])
 
 
-def cell_text(session, group, column: str, last_config=None) -> str:
-    explanation = explanation_of(session, group, column, last_config)
+def cell_text(session, group, column: str) -> str:
+    explanation = explanation_of(session, group, column)
     return "\n".join([explanation.value, *(text for _, text in explanation.texts)])
 
 
@@ -206,15 +206,17 @@ def test_a_value_says_config_samples_interval_and_outcome(measured):
     assert not lacking(toggled, "c0 with this row", "in FP32") and re.search(r"(PASS|FAIL)", toggled)
 
 
-def test_a_share_of_the_config_before_says_so(measured):
+def test_a_value_from_part_of_the_samples_is_an_estimate_for_all_of_them(measured):
     session, group = measured
-    other = next(one for one in session.outline.groups if one.is_quantizable and one is not group)
-    before = session.config
-    session.child.held = {rq.MeasureWhatIf, rq.CompareRuns}
-    session.toggle_fp32([other])
-    assert "Of c0, simulated" in cell_text(session, group, "share", before)
-    assert not lacking(cell_text(session, other, "share", before), "Of c1, raised", "FP32")
-    assert not lacking(cell_text(session, other, "precision", before), "Of c1, FP32", "by you")
+    session.set_target("sqnr>=12")
+    results, total = session.get_run_results("config"), session.data_summary.what_if_count
+    session.results.pop(session.config.with_toggled_fp32([group]), None)
+    for samples in (total, total // 2):
+        part = replace(results.shares[group.name], samples=samples)
+        session.results[session.config] = replace(results, shares={**results.shares, group.name: part})
+        text = cell_text(session, group, "toggle")
+        assert ("estimated" in text) is ("est." in text) is (samples < total) is ("measured on" not in text)
+        assert f"{samples} of " in text
 
 
 def next_text(session, group, column: str) -> str:

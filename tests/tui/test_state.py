@@ -64,7 +64,7 @@ from trt_tui.tui.state.rows import (
     find_colour_band,
     sign_legend_text,
 )
-from trt_tui.tui.state.status import count_rows_to_raise_for_target, next_step_hint
+from trt_tui.tui.state.status import count_rows_to_raise_for_target, find_first_group_to_raise, next_step_hint
 from trt_tui.tui.state.text_plots import bar_text
 
 VIT = local.outline()
@@ -81,8 +81,8 @@ def text(line) -> str:
     return "".join(part for part, _ in line)
 
 
-def found(session, measure=ColourMeasure.SHARE, run="config", last=None):
-    return build_row_values(session, MODEL, measure, run, last)
+def found(session, measure=ColourMeasure.SHARE, run="config"):
+    return build_row_values(session, MODEL, measure, run)
 
 
 def test_the_next_bad_row_is_found_from_every_kind_of_row(session):
@@ -297,52 +297,39 @@ def test_a_scope_counts_what_makes_the_error_larger(session):
     assert any(f"{60 * len(scope.groups)}% in sum" in text(line) for line in said)
 
 
-def test_shares_are_those_of_one_config(session):
-    before = session.config
-    first, last = session.outline.groups[0], session.outline.groups[-1]
-    old = {name: share.fraction for name, share in session.results.get_results_or_empty(before).shares.items()}
-    config = before.with_group_precision([first], Precision.FP32, "user")
-    session.set_config(config)
-    shares = session.results.get_or_create_results(config).shares
-    shares.clear()
-    for group in session.outline.groups[:-1]:  # each share of the new config is 5, one is still to come
-        shares[group.name] = replace(session.results.get_results_or_empty(before).shares[group.name], fraction=5.0)
-    values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config", before)
-    assert values.stale_config == before and values.group_values == old
-    for scope in MODEL.scopes:
-        assert values.scope_values[scope.path] == pytest.approx(sum(old[name] for name in scope.groups))
-        said = [text(line) for line in detail.detail_lines(session, values, VisibleRow(scope.path, 0, scope), 80, 20)]
-        worst = next((line for line in said if line.lstrip().startswith("worst")), "")
-        assert not worst or f"of {values.stale_config_name}" in " ".join(said)
-        for is_measuring, worst_share in ((True, 0.5), (False, 0.5), (False, -0.5)):
-            shown = replace(
-                values, is_measuring_shares=is_measuring, group_values=dict.fromkeys(scope.groups, worst_share)
-            )
-            said = [
-                text(line) for line in detail.detail_lines(session, shown, VisibleRow(scope.path, 0, scope), 80, 20)
-            ]
-            is_named = any(line.lstrip().startswith("worst") for line in said)
-            assert is_named is (not is_measuring and worst_share > 0), "not while shares change, nor below zero"
-    harmful = {first.name: replace(shares[first.name], fraction=-0.5, half_width=0.1)}
-    for stale_config in (None, before):
-        shown = replace(values, shares=harmful, stale_config=stale_config)
-        said = detail.share_doubt_text(shown, first.name)
-        assert (detail.RAISING_HARMS_TEXT in said) is (stale_config is None), "an earlier share does not say it"
-    shares[last.name] = replace(shares[first.name], fraction=1.0)
-    session.results.get_or_create_results(config).has_all_shares = True
-    values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config", before)
-    assert values.stale_config is None and values.group_values[first.name] == 5.0
-
-
-def test_a_group_that_is_lowered_again_has_no_share_of_the_config_before(session):
-    first, other = session.outline.groups[0], session.outline.groups[1]
-    start, shares = session.config, dict(session.results.get_results_or_empty(session.config).shares)
-    raised = start.with_group_precision([first], Precision.FP32, "user")
-    session.results.get_or_create_results(raised).shares.update(shares)
-    session.set_config(start.with_group_precision([other], Precision.FP16, "user"))
-    session.results.get_or_create_results(session.config).shares.clear()
-    values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config", raised)
-    assert values.stale_config == raised and first.name not in values.group_values and other.name in values.group_values
+def test_values_that_will_change_are_of_no_earlier_config_and_only_final_ones_name_the_worst_row(session):
+    """While shares are measured, a row has no value; the worst row follows from the last values."""
+    listing = LayerList(session)
+    listing.open_network(VIT)
+    listing.update_row_values()
+    first, order = VIT.groups[0], list(listing.build_visible_rows())
+    worst = find_first_group_to_raise(session, listing.share_values)
+    session.child.held, session.requests_toggles = {rq.MeasureWhatIf, rq.MeasureToggles}, True
+    session.toggle_fp32([VIT.group_by_name[worst]])
+    listing.update_row_values()
+    shares = session.results.get_or_create_results(session.config).shares
+    assert not shares and not listing.row_values.group_values and listing.row_values.is_measuring_shares
+    next_worst = find_first_group_to_raise(session, listing.share_values)
+    assert next_worst not in (worst, None) and listing.share_values.config_name == "c0"
+    shares[first.name] = replace(session.get_run_results("int8").shares[first.name], fraction=5.0, samples=1)
+    listing.update_row_values()
+    assert find_first_group_to_raise(session, listing.share_values) == first.name
+    cell = build_row_cells(listing.row_values, VisibleRow("x", 0, MODEL.rows_by_group[first.name])).cells
+    assert cell["share"].text == cell["toggle"].outcome_text == "…" and not cell["toggle"].value_text
+    assert listing.build_visible_rows() == order, "the last order holds"
+    shares[first.name] = replace(shares[first.name], fraction=0.0)
+    assert not find_toggle_result(session, [first]).outcome_text, "a row without a share is not toggled"
+    scope = MODEL.scopes[0]
+    row = VisibleRow(scope.path, 0, scope)
+    for is_measuring, worst_share in ((True, 0.5), (False, 0.5), (False, -0.5)):
+        shown = replace(
+            listing.row_values,
+            is_measuring_shares=is_measuring,
+            group_values=dict.fromkeys(scope.groups, worst_share),
+        )
+        said = [text(line) for line in detail.detail_lines(session, shown, row, 80, 20)]
+        is_named = any(line.lstrip().startswith("worst") for line in said)
+        assert is_named is (not is_measuring and worst_share > 0), "not while shares change, nor below zero"
 
 
 def test_rows_are_counted_by_the_codes_in_use(session):
@@ -366,25 +353,11 @@ def test_rows_are_counted_by_the_codes_in_use(session):
             ]
 
 
-def test_shares_of_an_earlier_config_carry_its_name(tmp_path, measured_before):
-    session = local.measured(tmp_path)
-    before, shares = session.config, dict(found(session).group_values)
+def test_a_raised_row_says_so_in_place_of_its_share(session):
     session.toggle_fp32([VIT.groups[0]])
-    figures = found(session, last=before)
-    assert figures.stale_config == before and figures.group_values == shares
-    row = VisibleRow("x", 0, MODEL.rows_by_group[local.QKV])
-    cells = build_row_cells(figures, row)
-    assert cells.glyph == "█" and cells.glyph_style == "dim" and cells.cells["share"].config_name == "c0"
-    wide, narrow = (text(layer_row_line(cells, 0, fit_columns(width), False)) for width in (80, 50))
-    share_text = cells.cells["share"].text
-    assert f"{share_text} c0" in wide and share_text not in narrow, "marked as another's, or absent"
-    assert "error share" in text(column_title_line(fit_columns(80), figures))
-    raised = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
+    raised = build_row_cells(found(session), VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
     assert (raised.glyph, raised.cells["precision"].text, raised.cells["share"].replacement) == ("↑", "FP32", "raised")
     assert raised.glyph_style == raised.cells["precision"].style == "raised"
-    scope = build_row_cells(figures, VisibleRow("x", 0, MODEL.scopes[0]))
-    assert scope.cells["share"].config_name == "c0"
-    assert found(session.rest(), last=before).stale_config is None
 
 
 def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
@@ -400,7 +373,7 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
         "it has no interval"
     )
     session.results.get_or_create_results(session.config).shares[worst] = replace(share, samples=4)
-    assert cell(worst).outcome_text == "on 4", "a figure on fewer samples says so"
+    assert cell(worst).outcome_text == "est.", "a figure on fewer samples says so"
     for name in (worst, next_worst):
         session.toggle_fp32([VIT.group_by_name[name]])
         session.rest()
@@ -797,8 +770,6 @@ def test_only_remedies_that_improve_the_value_are_listed_the_best_first(session,
     lines = [text(line) for line in detail.remedy_lines(session, session.outline.groups[0], 40)]
     if not listed:
         assert [numbers(line) for line in lines] == [[len(values)]]
-    assert (detail.MEASURING_TEXT in text(detail.remedy_lines(session, group, 40)[-1])) is (not outcome)
-    assert shown.endswith("…") is (not outcome), "further values are being measured"
     row = next(line for line in MODEL.list_tree_rows(set()) if isinstance(line.row, GroupRow))
     assert row.row.group.name == session.outline.groups[0].name
     (line,) = (text(one) for one in detail.detail_lines(session, found(session), row, 80, 5) if " try" in text(one))
@@ -826,6 +797,8 @@ def test_remedies_keep_their_places_until_all_are_measured(session, outcome, lis
     assert [numbers(text(line))[0] for line in detail.remedy_lines(session, group, 40)[:3]] == listed
     shown = text(detail._remedy_line(session, group, improving(session, remedies), 80))
     assert numbers(shown)[::2] == listed
+    assert (detail.MEASURING_TEXT in text(detail.remedy_lines(session, group, 40)[-1])) is (not outcome)
+    assert shown.endswith("…") is (not outcome), "further values are being measured"
     improving(session, remedies[1:2])
     lines = list(map(text, detail.remedy_lines(session, group, 40)))
     assert (lines == [detail.MEASURING_TEXT]) is (not outcome), "others can still improve the value"

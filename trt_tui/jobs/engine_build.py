@@ -411,8 +411,7 @@ def _engine_cache_key(
     digest = hashlib.sha256()
     for path in model_files:
         with open(path, "rb") as stream:
-            for block in iter(lambda: stream.read(1 << 24), b""):
-                digest.update(block)
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
     return EngineCache.make_key(
         digest.hexdigest(),
         backend.cache_identity,

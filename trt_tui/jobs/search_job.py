@@ -62,7 +62,6 @@ from trt_tui.formatting import (
     add_decibel_unit,
     counted_noun_text,
     decibels_text,
-    duration_text,
     milliseconds_text,
     name_list_text,
 )

@@ -295,7 +295,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
 
     @classmethod
     def from_user_state(cls, state: UserState, session_target: str) -> StoredConfig:
-        """Builds the stored form of a state of the history. Names and filters are not part of it."""
+        """Builds the stored form of a state of the history. Names are not part of it."""
         return msgspec.structs.replace(
             cls.from_precision_config(state.config),
             target_text=None if state.target_text == session_target else state.target_text,
@@ -304,7 +304,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     def to_user_state(self, session: SavedSession, config_names: ConfigNames) -> UserState:
         """Returns the state of the history, with the current names of the saved session."""
         target_text = session.target if self.target_text is None else self.target_text
-        return UserState(self.to_precision_config(), target_text, "", config_names.chosen_names)
+        return UserState(self.to_precision_config(), target_text, config_names.chosen_names)
 
     @classmethod
     def from_precision_config(

@@ -760,7 +760,7 @@ class Session(SessionState):
         return any(job.request == request and not job.is_stopping for job in self.pending_requests.values())
 
     def has_unfinished_remedies(self, group: FusionGroup) -> bool:
-        """Returns True if the last job that measures the remedies of a group has not ended, or was replaced."""
+        """Returns True if the last job that measures the remedies of a group has not ended, was stopped or replaced."""
         request = rq.MeasureRemedies(group.name, self.config)
         outcomes = [job.outcome for job in self.pending_requests.jobs if job.request == request]
         return outcomes[-1:] in ([""], [REPLACED], [STOPPED])

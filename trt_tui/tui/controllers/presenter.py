@@ -5,7 +5,6 @@ from typing import Any
 
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Input
 
 from trt_tui.core.network.layer_tree import UngroupedRow
 from trt_tui.core.network.layers import FusionGroup

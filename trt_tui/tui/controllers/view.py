@@ -134,8 +134,10 @@ class NavigationController(Presenter):
         name = find_first_group_to_raise(self.session, values)
         if name is not None:
             self.go_to_group(name)
-            doubt_text = values.order_doubt_text(name) or (
-                f"by the error shares of {values.config_name}" if self.layer_list.row_values is not values else ""
+            doubt_text = (
+                values.order_doubt_text(name)
+                if self.layer_list.row_values is values
+                else f"by the error shares of {values.config_name}"
             )
             if doubt_text and name not in values.nonfinite_groups:
                 self.show_message(f"perhaps the worst row: {doubt_text}", "")

@@ -54,9 +54,6 @@ _VALUE_CELLS = 5
 _OUTCOME_CELLS = 5
 """The width of a target outcome such as ``FAIL?``."""
 
-PARTIAL_OUTCOME = "part"
-"""The text for an outcome on part of the samples, if the number of samples does not fit."""
-
 ColumnWidths: TypeAlias = dict[str, int]
 """The widths of the displayed columns in cells, by column id and in the order of `LAYER_COLUMNS`."""
 
@@ -375,7 +372,6 @@ class ShareCell:
     Attributes:
         bar_fraction: The length of the bar, 0 to 1.
         replacement: A word that replaces value and bar; "" if there is none.
-        config_name: The name of the config whose share this is; "" for the current config.
         doubt_mark: `FEW_SAMPLES_MARK` or "".
     """
 
@@ -384,7 +380,6 @@ class ShareCell:
     bar_fraction: float = 0.0
     bar_style: str = ""
     replacement: str = ""
-    config_name: str = ""
     doubt_mark: str = ""
 
 
@@ -413,14 +408,12 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
     is_below_all = isinstance(row, Scope) and shows_shares and value is not None and value < -1
     text = "<0" if is_below_all else missing_text if value is None else row_values.row_value_text(value, "")
     has_few_samples = any(share.has_few_samples for share in row_values.shares.values())
-    other_config = "" if value is None else row_values.stale_config_name
     return ShareCell(
         "NaN" if is_nonfinite and not shows_shares else text,
         "dim" if style == "band4" else style,
         bar_fraction,
         style,
         replacement,
-        other_config,
         FEW_SAMPLES_MARK if has_few_samples and text.endswith("%") else "",
     )
 
@@ -428,7 +421,7 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
 def _draw_share(cell: ShareCell, width: int) -> Line:
     """Draws a share with its bar.
 
-    A replacement word takes the place of both. The name of another config takes the place of the bar.
+    A replacement word takes the place of both.
     """
     bar_width, mark = width - _VALUE_CELLS - 1, cell.doubt_mark or " "
     if cell.replacement:
@@ -436,16 +429,6 @@ def _draw_share(cell: ShareCell, width: int) -> Line:
             (
                 cell.replacement if len(cell.replacement) <= width else "up",
                 "raised" if cell.replacement == "raised" else "dim",
-            )
-        ]
-    if cell.config_name:
-        if bar_width <= 0:
-            return [("", "")]
-        return [
-            (
-                f"{shorten_share_text(cell.text, _VALUE_CELLS):>{_VALUE_CELLS}}{mark}"
-                f"{shorten_middle(cell.config_name, bar_width)}",
-                "stale",
             )
         ]
     if cell_width(cell.text) > _VALUE_CELLS:  # a large negative share or a value in dB has no bar
@@ -482,8 +465,6 @@ def _toggle_cell(row_values: RowValues, visible_row: VisibleRow) -> ToggleResult
 
 def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
     value_cells, outcome = width - _OUTCOME_CELLS - 1, toggle.outcome_text
-    if len(outcome) > _OUTCOME_CELLS:
-        outcome = PARTIAL_OUTCOME if toggle.is_partial else "…"
     value_text = (
         ""
         if outcome == SAME_VALUE_MARK and width <= TOGGLE_COLUMN.max_width

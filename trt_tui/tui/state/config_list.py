@@ -13,6 +13,7 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import (
+    MIN_SHOWN_SHARE,
     NOT_MEASURED,
     SIMULATED_MARK,
     byte_size_text,
@@ -26,6 +27,8 @@ from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.config_status import (
+    is_measuring_shares,
+    is_measuring_toggles,
     is_within_noise,
     missing_samples_text,
     target_outcome_line,
@@ -121,9 +124,10 @@ class ToggleResult:
     Attributes:
         outcome_text: The new outcome if the toggle changes it: PASS or PASS? if the config misses the target, else FAIL
             or FAIL?. FAIL also if the run fails whatever its value is. ``≈`` if the value equals that of the config
-            within noise, and so does its outcome. ``on 8`` if only 8 samples were measured, which decides nothing.
+            within noise, and so does its outcome. ``est.`` if the value is estimated from part of the samples, which
+            decides nothing. ``…`` if the value is still to be measured.
         margin: The distance by which the value is better than the bound of the target; None if it is unknown.
-        is_partial: True if not all required samples were measured.
+        is_partial: True if the value is estimated from part of the samples.
         margin_of_error_text: The margin of the value, such as ``±2.1``, as `value_margin_text` gives it.
         lower_precision: The precision that a row in FP32 is returned to, "default" if its groups have several; "" for a
             row that is raised to FP32.
@@ -152,24 +156,25 @@ def find_toggled_config(session: Session, groups: Sequence[FusionGroup]) -> Prec
 def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> ToggleResult:
     """Returns the judged value after the groups of a row or scope are toggled.
 
-    The value is from a measured what-if, else from the error share of a row that the key raises to FP32. It is empty if
-    both are missing, or if the scope has too many groups to be measured.
+    It is empty if the value is unknown, or if the scope has too many groups to be measured.
     """
-    if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
-        return ToggleResult()
     toggled_config = find_toggled_config(session, groups)
-    measured = session.results.get_results_or_empty(toggled_config).accuracy
-    labels = {group.precision_label(toggled_config.precision_of(group)) for group in groups}
-    is_raised = len(groups) == 1 and Precision.FP32.label in labels
-    accuracy = _estimate_accuracy_from_share(session, groups[0]) if measured is None and is_raised else measured
-    if toggled_config == session.config or accuracy is None:
+    if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS or toggled_config == session.config:
         return ToggleResult()
+    if (accuracy := find_toggled_accuracy(session, groups)) is None:
+        shares, moves = session.get_run_results("config").shares, session.config.precision_moves
+        is_awaited = is_measuring_toggles(session) and any(
+            name in moves or name not in shares or shares[name].fraction >= MIN_SHOWN_SHARE
+            for name in (group.name for group in groups)
+        )
+        return ToggleResult(outcome_text="…", outcome_style="dim") if is_awaited else ToggleResult()
+    labels = {group.precision_label(toggled_config.precision_of(group)) for group in groups}
     value_text, style = target_value_span(session, accuracy)
     is_partial = accuracy.samples < accuracy.total
     outcome_text, outcome_style = (
-        (f"on {accuracy.samples}", "dim") if is_partial else _toggle_outcome_span(session, accuracy, toggled_config)
+        ("est.", "dim") if is_partial else _toggle_outcome_span(session, accuracy, toggled_config)
     )
-    has_margin = measured is not None and not is_partial
+    has_margin = accuracy is session.results.get_results_or_empty(toggled_config).accuracy
     return ToggleResult(
         value_text.removesuffix(" dB"),
         outcome_text,
@@ -180,6 +185,20 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
         value_margin_text(session.target or Target("sqnr", 0.0), accuracy) if has_margin else "",
         "default" if len(labels) > 1 else next(iter(labels - {Precision.FP32.label}), ""),
     )
+
+
+def find_toggled_accuracy(session: Session, groups: Sequence[FusionGroup]) -> Accuracy | None:
+    """Returns the accuracy after the groups of a row or scope are toggled.
+
+    It is from a measured what-if, else from the final error share of a row that the key raises to FP32. None if both
+    are missing.
+    """
+    toggled_config = find_toggled_config(session, groups)
+    measured = session.results.get_results_or_empty(toggled_config).accuracy
+    if measured is not None and measured.samples >= measured.total:
+        return measured
+    is_raised = len(groups) == 1 and toggled_config.precision_of(groups[0]) is Precision.FP32
+    return _estimate_accuracy_from_share(session, groups[0]) if is_raised else None
 
 
 def _toggle_outcome_span(session: Session, accuracy: Accuracy, toggled_config: PrecisionConfig) -> Span:
@@ -214,7 +233,8 @@ def _estimate_accuracy_from_share(session: Session, group: FusionGroup) -> Accur
     errors = {"": OutputErrors(ErrorMetrics(share.sqnr_if_raised_db))}
     is_judged = target.kind == "sqnr" and target.output_name is None
     total = max(share.samples, session.count_judging_samples(session.config))
-    return Accuracy(errors, samples=share.samples, total=total) if is_judged else None
+    is_final = share.samples == total or not is_measuring_shares(session)
+    return Accuracy(errors, samples=share.samples, total=total) if is_judged and is_final else None
 
 
 _MAX_LISTED_CHANGES = 3

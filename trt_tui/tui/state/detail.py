@@ -245,8 +245,8 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
     """Returns the improving remedies for a fusion group with their simulated accuracy, one line each.
 
     The remedies whose values equal the best value within noise come first, so that a pane with little room omits others.
-    The last line gives their number and the distance that is noise. If no remedy improves the value, the only line says
-    so.
+    The last lines give their number, the distance that is noise, and whether further remedies are being measured. If no
+    remedy improves the value, the only line says so.
     """
     remedies = list_improving_remedies(session, group, has_best_only)
     if not remedies:
@@ -454,7 +454,6 @@ def _raising_harms(row_values: RowValues, group_name: str) -> bool:
     share = row_values.shares.get(group_name)
     return (
         share is not None
-        and row_values.stale_config is None
         and share.fraction + (share.half_width or 0.0) <= -MIN_SHOWN_SHARE
         and row_values.find_toggle([row_values.model.outline.get_group(group_name)]).outcome_text != SAME_VALUE_MARK
     )
@@ -645,7 +644,7 @@ def _scope_implementation_text(row_values: RowValues, scope: Scope) -> str:
         else ""
     )
     other_count = row_values.scope_other_counts.get(scope.path, 0)
-    other_text = f" · {other_count} {OTHER_PRECISION_MARK} requested" if other_count else ""
+    other_text = f" · {other_count} with {OTHER_PRECISION_MARK}" if other_count else ""
     return f"{title}{_word_counts_text(words)}{other_text}" if words else ""
 
 

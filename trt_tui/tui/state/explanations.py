@@ -35,7 +35,7 @@ from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, find_span, labelled_lines, shorten_path, wrap_text
 from trt_tui.tui.state import detail, engine_texts
 from trt_tui.tui.state.columns import LAYER_COLUMNS, NAME_COLUMN, LayerColumn, build_row_cells
-from trt_tui.tui.state.config_list import find_toggled_config
+from trt_tui.tui.state.config_list import find_toggled_accuracy, find_toggled_config
 from trt_tui.tui.state.config_status import config_name, config_title, find_displayed_target
 from trt_tui.tui.state.marks import MARGIN_MARK
 from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, VisibleRow
@@ -269,7 +269,7 @@ def _precision_text(session: Session, row_values: RowValues, row: object) -> str
 
 
 def _share_text(session: Session, row_values: RowValues, row: object) -> str:
-    config, results = row_values.stale_config_name or row_values.config_name, session.get_run_results(row_values.run)
+    config, results = row_values.config_name, session.get_run_results(row_values.run)
     is_share = row_values.measure is ColourMeasure.SHARE
     if not isinstance(row, GroupRow):
         rule = "the sum" if is_share else "the worst"
@@ -301,11 +301,11 @@ def _toggle_text(session: Session, row_values: RowValues, row: Row) -> str:
     toggled_config = find_toggled_config(session, groups)
     precision = groups[0].precision_label(toggled_config.precision_of(groups[0]))
     config = f"{row_values.config_name} with this row in {precision}"
-    accuracy = session.results.get_results_or_empty(toggled_config).accuracy
-    share = session.get_run_results("config").shares.get(groups[0].name)
-    if accuracy is not None or share is None:
-        return _simulation_origin(session, config, accuracy, session.target or Target("sqnr", 0.0))
-    return value_origin_text(config, "simulated with the error share", _sample_count_text(session, share.samples))
+    accuracy = find_toggled_accuracy(session, groups)
+    if accuracy is not None and accuracy.samples < accuracy.total:
+        samples_text = _sample_count_text(session, accuracy.samples)
+        return value_origin_text(config, f"estimated for all samples from the error share on {samples_text}")
+    return _simulation_origin(session, config, accuracy, session.target or Target("sqnr", 0.0))
 
 
 def _cost_text(session: Session, row_values: RowValues, row: object) -> str:
@@ -536,7 +536,9 @@ def _missing_value_text(session: Session, is_measured: bool = True) -> str:
     """
     if session.data_summary is None:
         return "no value: there are no samples; reopen with --data"
-    return "no value yet: a job is running" if is_measured and session.is_busy else "there is no such value here"
+    return (
+        "no value yet: a job is running" if is_measured and session.pending_requests else "there is no such value here"
+    )
 
 
 def explain_search_option(session: Session, search_status: SearchStatus, option: SearchOption) -> Explanation:

@@ -3,9 +3,8 @@
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layer_tree import GroupRow
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
@@ -137,9 +136,9 @@ class LayerList:
         sort_column: The column of the sort values.
         row_filter: The filter; None if all rows are displayed.
         matches: Names of the groups that match the filter; None without a filter.
-        share_values: The error shares of the current config, or of an earlier one as `RowValues.stale_config` states.
-            The worst row, the hint and the filter use these, whatever measure and run the view displays. They exist
-            while a network is open.
+        share_values: The error shares of the current config, or until one is measured, those of the config before. The
+            worst row, the hint and the filter use these, whatever measure and run the view displays. They exist while a
+            network is open.
         is_cursor_placed: True if the cursor is where the user moved it, or on the worst row found. Before that, the
             cursor is on the first row.
     """
@@ -158,7 +157,6 @@ class LayerList:
         self._model: TreeModel | None = None
         self._row_values: RowValues | None = None
         self.share_values: RowValues
-        self._last_config: PrecisionConfig | None = None
         self._sorted_values: RowValues | None = None
         self._leading_groups: frozenset[str] = frozenset()
         self._small_groups: Mapping[LayerListView, frozenset[str]] = {}
@@ -196,6 +194,7 @@ class LayerList:
             return False
         self._model = TreeModel(outline)
         self._row_values = self._sorted_values = self._rows = self.matches = self.row_filter = None
+        self.share_values = RowValues(self._model, self.session.config)
         self.opened_paths = self._model.choose_opened_scopes()
         self.is_cursor_placed = False
         return True
@@ -210,10 +209,12 @@ class LayerList:
         Args:
             can_sort: False keeps the order, because keys arrive.
         """
-        row_values = self.share_values = build_row_values(
-            self.session, self.tree_model, ColourMeasure.SHARE, "config", self._last_config
+        row_values = self.build_row_values_of_run(ColourMeasure.SHARE, "config")
+        self.share_values = (
+            row_values
+            if row_values.shares or not row_values.is_measuring_shares
+            else replace(self.share_values, nonfinite_groups=row_values.nonfinite_groups)
         )
-        self._last_config = row_values.stale_config or row_values.config
         if (self.measure, self.run) != (ColourMeasure.SHARE, "config"):
             row_values = self.build_row_values_of_run(self.measure, self.run)
         if self.measure is ColourMeasure.SHARE and not row_values.group_values:
@@ -229,8 +230,10 @@ class LayerList:
                 if name in row_values.bad_group_names:
                     self.reveal_group(name)
         else:  # a row with a larger share becomes visible; other rows keep their places
-            small_groups = _find_small_groups(row_values)
-            self._small_groups = {view: names & small_groups[view] for view, names in self._small_groups.items()}
+            small_groups, measured_names = _find_small_groups(row_values), row_values.group_values.keys()
+            self._small_groups = {
+                view: names - (measured_names - small_groups[view]) for view, names in self._small_groups.items()
+            }
 
     def sort_rows(self, column: LayerColumn | None = None) -> None:
         """Sorts the rows by the newest values of a column; by default the column of the last sort.
@@ -254,12 +257,9 @@ class LayerList:
 
     @property
     def is_sort_due(self) -> bool:
-        """True if the config changed after the last sort, or if values did and no further values are expected."""
-        values, last_values = self._row_values, self._sorted_values
-        if values is None or values is last_values:
+        """True if values changed after the last sort, and no further values of the sort column are expected."""
+        if self._row_values is None or self._row_values is self._sorted_values:
             return False
-        if last_values is not None and last_values.config != values.config:
-            return True
         is_measuring = (
             is_measuring_toggles
             if self.sort_column is TOGGLE_COLUMN
@@ -267,7 +267,7 @@ class LayerList:
             if self.measure is ColourMeasure.SHARE
             else is_measuring_current_config
         )
-        return not is_measuring(self.session)
+        return self.sort_column not in (SHARE_COLUMN, TOGGLE_COLUMN) or not is_measuring(self.session)
 
     @property
     def initial_cursor_path(self) -> str | None:
@@ -388,7 +388,6 @@ def view_title(layer_list: LayerList) -> str:
     is_worst_first = (
         layer_list.sort_column is SHARE_COLUMN
         and layer_list.sort_values
-        and row_values.stale_config is None
         and not row_values.is_measuring_shares
         and len(known_groups) >= len(layer_list.tree_model.rows_by_group)
     )

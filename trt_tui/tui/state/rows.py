@@ -421,8 +421,6 @@ class RowValues:
     """The values of all rows for one measure and one run, read from the session once.
 
     Attributes:
-        stale_config: The earlier config whose shares are displayed, named ``stale_config_name``, until those of the
-            config are final; None if they are. ``config_name`` is the name of the config.
         find_toggle: Returns the value of the target, titled ``metric_title``, after groups are toggled. The function is
             called when their row is drawn. The values are empty for a run other than the config.
         shown_engine: The engine of the run, which can be that of an earlier config; None if none exists.
@@ -444,7 +442,6 @@ class RowValues:
     group_values: Mapping[str, float] = field(default_factory=dict)
     nonfinite_groups: frozenset[str] = frozenset()
     config_name: str = ""
-    stale_config_name: str = ""
     find_toggle: Callable[[Sequence[FusionGroup]], ToggleResult] = field(default=lambda groups: ToggleResult())
     metric_title: str = "SQNR"
     is_target_met: bool = False
@@ -458,7 +455,6 @@ class RowValues:
     is_measuring_shares: bool = False
     early_groups: frozenset[str] = frozenset()
     warned_groups: frozenset[str] = frozenset()
-    stale_config: PrecisionConfig | None = None
 
     @cached_property
     def implementations(self) -> Mapping[str, GroupImplementation]:
@@ -551,8 +547,6 @@ class RowValues:
         Args:
             other_names: The groups of this order; None for all groups.
         """
-        if self.stale_config is not None:
-            return f"values of {self.stale_config_name}, an earlier config"
         share = self.shares.get(group_name)
         if not self.is_final:
             return self.missing_groups_text or "not all samples are measured"
@@ -673,7 +667,7 @@ class RowValues:
         if value is None:
             return UNKNOWN_GLYPH, "dim"
         band = find_colour_band(value, self.measure)
-        if self.stale_config is not None or self.is_target_met:
+        if self.is_target_met:
             return BAND_GLYPHS[band], "dim"
         return BAND_GLYPHS[band], f"band{band}"
 
@@ -786,18 +780,8 @@ class RowValues:
         return percent_text(share)
 
 
-def build_row_values(
-    session: Session,
-    tree_model: TreeModel,
-    measure: ColourMeasure,
-    run: str,
-    last_config: PrecisionConfig | None = None,
-) -> RowValues:
-    """Returns the row values of a measure and a run, from the results of the session.
-
-    Args:
-        last_config: A config whose shares are displayed, under its name, until those of the current config are final.
-    """
+def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMeasure, run: str) -> RowValues:
+    """Returns the row values of a measure and a run, from the results of the session."""
     config, results, is_share = session.config, session.get_run_results(run), measure is ColourMeasure.SHARE
     errors_at_groups = (
         find_engine_errors(session, run)
@@ -808,30 +792,14 @@ def build_row_values(
             if (error_metrics := entry.isolated if measure is ColourMeasure.ISOLATED else entry.accumulated) is not None
         }
     )
-    stale_config: PrecisionConfig | None = None
     shares = results.shares if is_share else {}
     is_measuring = is_share and run == "config" and is_measuring_shares(session)
-    if (
-        is_share
-        and run == "config"
-        and last_config is not None
-        and last_config != config
-        and (is_measuring or not shares)
-        and (last_shares := session.results.get_results_or_empty(last_config).shares)
-    ):
-        stale_config, groups = last_config, tree_model.outline.group_by_name
-        shares = {  # a group that was in FP32 there, and no longer is, has no share
-            name: share
-            for name, share in last_shares.items()
-            if last_config.precision_of(groups[name]) is not Precision.FP32
-            or config.precision_of(groups[name]) is Precision.FP32
-        }
     if is_share:
         group_values = {name: share.fraction for name, share in shares.items() if math.isfinite(share.fraction)}
     else:
         sqnr_values = {name: math.inf if entry.exact else entry.sqnr_db for name, entry in errors_at_groups.items()}
         group_values = {name: value for name, value in sqnr_values.items() if value is not None}
-    all_samples = session.count_judging_samples(config) if is_measuring and stale_config is None else 0
+    all_samples = session.count_judging_samples(config) if is_measuring else 0
     divergence = session.find_engine_divergence(run)
     return RowValues(
         tree_model,
@@ -841,7 +809,6 @@ def build_row_values(
         group_values,
         frozenset(name for name, entry in errors_at_groups.items() if entry.nonfinite_count),
         config_name=config_name(session) if run == "config" else run_title(run),
-        stale_config_name=config_name(session, stale_config) if stale_config is not None else "",
         find_toggle=partial(find_toggle_result, session) if run == "config" else lambda groups: ToggleResult(),
         metric_title=session.target.column_title if session.target is not None else "SQNR",
         is_target_met=run == "config" and current_config_meets_target(session),
@@ -859,7 +826,6 @@ def build_row_values(
         warned_groups=frozenset(
             name for name, entry in results.group_errors.items() if entry.has_overflow or entry.warning_text
         ),
-        stale_config=stale_config,
     )
 
 
@@ -905,7 +871,7 @@ _BLOCK_MEASURE_TEXTS = {
 def block_cell_text(row_values: RowValues) -> str:
     """Returns the meaning of a cell of the heat map: ``a cell is one layer: its error share, c0``."""
     measure_text = _BLOCK_MEASURE_TEXTS[row_values.measure]
-    return f"a cell is one layer: {measure_text}, {row_values.stale_config_name or row_values.config_name}"
+    return f"a cell is one layer: {measure_text}, {row_values.config_name}"
 
 
 def role_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> str:
