@@ -220,7 +220,7 @@ VOLATILE = (
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?([+-]\d\d:\d\d|Z)?"), "TIME"),
     (re.compile(r'("trt_tui": )"[^"]*"'), r'\1"VERSION"'),
     (re.compile(r"^\d+ tried; best so far.*\n", re.MULTILINE), ""),
-    (re.compile(r" \(\d\S* \w+ with the measurement of the changes;.*\)"), " (SECONDS)"),
+    (re.compile(r" \(\d\S* \w+ with the measurement of the changes\)"), " (SECONDS)"),
     (re.compile(r"(✓ .*?)\b\d+\.\d s\b"), r"\1SECONDS"),
     (re.compile(r'("(?:seconds|duration_s|took_s)": )[\d.e+-]+'), r"\1SECONDS"),
 )

@@ -46,7 +46,7 @@ from trt_tui.core.precision import Precision
 FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4
 
 EXAMPLES = {
-    "operator": (transformer, PrecisionConfig.from_precision(FP16)),
+    "norm as operator": (transformer, PrecisionConfig.from_precision(FP16)),
     "QK scale": (attention, PrecisionConfig.from_precision(FP16)),
     "SmoothQuant": (transformer, PrecisionConfig(INT8, FP16)),
     "equalization": (inverted_residuals, PrecisionConfig(INT8, FP16)),
@@ -145,7 +145,7 @@ def test_it_goes_through_the_file_and_away_with_other_weights_if_it_was_measured
             if field.name != "reason"
         )
     other = read_config(tmp_path / "precision.json", example.network, sha256="of others")
-    stays = example.kind.title in ("operator", "QK scale")
+    stays = example.kind.title in ("norm as operator", "QK scale")
     assert other.config == (example.config if stays else example.plain_config) and bool(other.warnings) is not stays
 
 
