@@ -842,12 +842,16 @@ def _shape_profile_arguments(names: Iterable[str], sample_runs: Sequence[SampleR
         name: [np.shape(sample_run.inputs[name]) for sample_run in sample_runs if name in sample_run.inputs]
         for name in names
     }
-    arguments = []
-    for option, choose in (("min", np.min), ("opt", lambda sizes, axis: sizes[0]), ("max", np.max)):
-        words = [
-            shlex.quote(f"{name}:[{','.join(map(str, choose(np.array(sizes), axis=0)))}]")
-            for name, sizes in shapes.items()
-            if sizes
-        ]
-        arguments += [f"--trt-{option}-shapes", *words] if words else []
-    return arguments
+    return [
+        argument
+        for option, choose in (("min", np.min), ("opt", lambda sizes, axis: sizes[0]), ("max", np.max))
+        if any(shapes.values())
+        for argument in (
+            f"--trt-{option}-shapes",
+            *(
+                shlex.quote(f"{name}:[{','.join(map(str, choose(np.array(sizes), axis=0)))}]")
+                for name, sizes in shapes.items()
+                if sizes
+            ),
+        )
+    ]

@@ -314,11 +314,11 @@ def read_modelopt_calls(calls: Sequence[ModelOptCall], network: Network, file: P
         for tool in dict.fromkeys(call.tool for call in calls)
     }
     settings = read_modelopt_record({tool: call.arguments for tool, call in used_calls.items()}, network, file)
-    for call in used_calls.values():
-        if other_lines := [str(other.line_number) for other in calls if other.tool == call.tool and other is not call]:
-            settings.notes.append(
-                f"line {name_list_text(other_lines)} is another call; line {call.line_number} is used"
-            )
+    settings.notes += [
+        f"line {name_list_text(other_lines)} is another call; line {call.line_number} is used"
+        for call in used_calls.values()
+        if (other_lines := [str(other.line_number) for other in calls if other.tool == call.tool and other is not call])
+    ]
     return settings
 
 

@@ -326,8 +326,9 @@ class _NetworkRewriter:
         output.type, output.shape, output.name = result.type, result.shape, result.name
         ir.convenience.replace_all_uses_with(result, output, replace_graph_outputs=True)
         self.graph.remove(nodes, safe=True)
-        for layer in normalisation.layers:
-            self.layer_changes[layer] = f"part of the {normalisation.operator} {group_name}"
+        self.layer_changes.update(
+            dict.fromkeys(normalisation.layers, f"part of the {normalisation.operator} {group_name}")
+        )
 
     def _remove_neutral_layer(self, layer_name: str) -> None:
         """Removes a layer that multiplies by 1. Its input takes over the name of its result.

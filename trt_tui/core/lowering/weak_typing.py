@@ -232,9 +232,11 @@ class _ImplicitLowering:
                 if self.network.is_fp32(tensor):
                     self.inner_ranges[layer.name] = self._assign_range_inside_group(tensor, fallback)
             if layer.op_type not in _WEIGHT_OPERATORS:
-                for tensor in layer.inputs:
-                    if tensor in self.network.constant_tensors and self.network.is_fp32(tensor):
-                        self.constant_ranges[tensor] = _replace_zero_amax(float(self.network.constant_amax(tensor)))
+                self.constant_ranges.update(
+                    (tensor, _replace_zero_amax(float(self.network.constant_amax(tensor))))
+                    for tensor in layer.inputs
+                    if tensor in self.network.constant_tensors and self.network.is_fp32(tensor)
+                )
             if self._is_result_used_outside_group(layer, group) and self._find_precision_kinds_of_readers(layer) != {
                 "quantized"
             }:

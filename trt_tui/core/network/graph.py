@@ -206,12 +206,15 @@ class ConstantValues:
         The threshold is half the magnitude of the Where's constant (masked logits: -1e9, -3.4e38). Only copies may be
         between the Where and the tensor.
         """
-        graph, magnitudes = self._graph, []
-        for name in iterate_reachable([tensor], partial(self._list_float_inputs, COPIES | {"Where"})):
-            for source in self._list_float_inputs(("Where",), name):
-                constant = stored_tensor(graph.ir_value(source)) if source in graph.constant_tensors else None
-                if constant is not None and self.constant_amax(source) >= _MIN_MASK_MAGNITUDE:
-                    magnitudes.append(float(self.constant_amax(source)) / 2)
+        graph = self._graph
+        magnitudes = (
+            float(self.constant_amax(source)) / 2
+            for name in iterate_reachable([tensor], partial(self._list_float_inputs, COPIES | {"Where"}))
+            for source in self._list_float_inputs(("Where",), name)
+            if source in graph.constant_tensors
+            and stored_tensor(graph.ir_value(source)) is not None
+            and self.constant_amax(source) >= _MIN_MASK_MAGNITUDE
+        )
         return min(magnitudes, default=0.0)
 
     @cached_property

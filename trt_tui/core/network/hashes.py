@@ -39,24 +39,21 @@ _SubgraphNode = tuple[str | None, str, str, list[str | None], list[str | None], 
 
 def _subgraph_record(graph: ir.Graph) -> list[_SubgraphNode]:
     """Returns the nodes of a subgraph as plain data, without the values of its weights."""
-    nodes: list[_SubgraphNode] = []
-    for node in graph.all_nodes():
-        attributes = [
-            (name, str(attr.value))
-            for name, attr in sorted(node.attributes.items())
-            if attr.type not in (ir.AttributeType.TENSOR, ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-        ]
-        nodes.append(
-            (
-                node.name,
-                node.domain,
-                node.op_type,
-                [value.name if value is not None else "" for value in node.inputs],
-                [value.name for value in node.outputs],
-                attributes,
-            )
+    return [
+        (
+            node.name,
+            node.domain,
+            node.op_type,
+            [value.name if value is not None else "" for value in node.inputs],
+            [value.name for value in node.outputs],
+            [
+                (name, str(attr.value))
+                for name, attr in sorted(node.attributes.items())
+                if attr.type not in (ir.AttributeType.TENSOR, ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+            ],
         )
-    return nodes
+        for node in graph.all_nodes()
+    ]
 
 
 def hash_structure(graph: LayerGraph, weights: Mapping[str, ir.Value], hash_by_layer: Mapping[str, bytes]) -> str:

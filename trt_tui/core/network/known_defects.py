@@ -606,11 +606,12 @@ def known_defect_table_lines(
             f"known defects of other releases or GPUs that may concern {subject}",
         )
     )
-    lines: list[str] = []
-    for is_certain, title in zip((True, False), titles, strict=True):
-        texts = [f"  {match.warning_text(network)}" for match in matches if match.is_certain is is_certain]
-        lines += [f"{title}:", *texts] if texts else []
-    return lines
+    return [
+        line
+        for is_certain, title in zip((True, False), titles, strict=True)
+        if (texts := [f"  {match.warning_text(network)}" for match in matches if match.is_certain is is_certain])
+        for line in (f"{title}:", *texts)
+    ]
 
 
 def known_defect_warnings(

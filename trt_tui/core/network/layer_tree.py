@@ -264,10 +264,11 @@ def build_scope_tree(layers: Sequence[Layer], groups: Sequence[FusionGroup]) -> 
         layer for layer in layers if layer.kind not in IRRELEVANT_KINDS and layer.name not in grouped_layers
     ]
 
-    placed_rows: list[_PlacedRow] = []
-    for group in groups:
-        scope, own_part = find_layer_scope(by_name[group.name])
-        placed_rows.append((by_name[group.layers[0]].index, scope, own_part, own_part, group))
+    placed_rows: list[_PlacedRow] = [
+        (by_name[group.layers[0]].index, scope, own_part, own_part, group)
+        for group in groups
+        for scope, own_part in [find_layer_scope(by_name[group.name])]
+    ]
     if len(groups) > 1 and not any(scope for _, scope, *_ in placed_rows):
         placed_rows = [
             (index, scope, role, own_part, group)
@@ -275,9 +276,11 @@ def build_scope_tree(layers: Sequence[Layer], groups: Sequence[FusionGroup]) -> 
                 placed_rows, find_scopes_by_structure(groups, by_name), strict=True
             )
         ]
-    for layer in other_layers:
-        scope, own_part = find_layer_scope(layer)
-        placed_rows.append((layer.index, scope, own_part, own_part, layer))
+    placed_rows += [
+        (layer.index, scope, own_part, own_part, layer)
+        for layer in other_layers
+        for scope, own_part in [find_layer_scope(layer)]
+    ]
     placed_rows = _move_attention_into_own_scopes(placed_rows)
     if other_layers:
         placed_rows.sort(key=lambda placed_row: placed_row[0])

@@ -217,9 +217,9 @@ class NodeEmitter:
         inputs = [values_by_tensor[input_name] if input_name else None for input_name in layer.inputs]
         node = self.clone_node(layer, inputs, values_by_tensor, name)
         nodes.append(node)
-        for tensor, output in zip(layer.outputs, node.outputs, strict=True):
-            if tensor:
-                values_by_tensor[tensor] = output
+        values_by_tensor.update(
+            (tensor, output) for tensor, output in zip(layer.outputs, node.outputs, strict=True) if tensor
+        )
 
     # -- roundings -----------------------------------------------------------------------------------------------------
 
