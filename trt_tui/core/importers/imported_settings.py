@@ -13,6 +13,7 @@ from trt_tui.core.engines.inspector import LayerFinder
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.model_editing import collect_by_key
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.errors import InputError
@@ -214,13 +215,11 @@ def _choose_group_precisions(
     The precisions of main layers have priority. If the file names no main layer, the highest precision of the other
     layers is chosen.
     """
-    groups: dict[str, dict[str, Precision]] = {}
-    for name, precision in layer_precisions.items():
-        group = network.find_group(name)
-        if group is not None:
-            groups.setdefault(group.name, {})[name] = precision
-    for name, precisions in groups.items():
-        group = network.get_group(name)
+    named_layers = collect_by_key(
+        (group.name, name) for name in layer_precisions if (group := network.find_group(name)) is not None
+    )
+    for name, layers in named_layers.items():
+        group, precisions = network.get_group(name), {layer: layer_precisions[layer] for layer in layers}
         main_precisions = [
             precisions[layer] for layer in group.layers if layer in group.main_layers and layer in precisions
         ]

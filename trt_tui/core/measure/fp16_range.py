@@ -737,7 +737,7 @@ def _find_fp16_overflows_of_group(
                 f"its input {tensor}",
                 amax,
                 tensor,
-                readers,
+                tuple(readers),
             )
     for name, tensor, quantized in _find_constants_in_float_type(network, config, group):
         if amax := find_amax_beyond_fp16(tensor):
@@ -841,24 +841,22 @@ def _is_read_in_fp16(
     )
 
 
-def _find_readers_in_fp16(network: Network, config: PrecisionConfig, group: FusionGroup) -> dict[str, tuple[str, ...]]:
+def _find_readers_in_fp16(network: Network, config: PrecisionConfig, group: FusionGroup) -> dict[str, list[str]]:
     """Returns the layers of a group that read a tensor in FP16, by tensor from outside the group.
 
     In file precision, also by tensor of the group: a Cast in the group can round a tensor to FP16.
     """
-    readers: dict[str, tuple[str, ...]] = {}
     tensors = set(group.inputs)
     if config.precision_of(group) is Precision.FILE:
         tensors.update(tensor for name in group.layers for tensor in network.get_layer(name).outputs if tensor)
-    for name in group.layers:
-        for index, tensor in enumerate(network.get_layer(name).inputs):
-            if (
-                tensor in tensors
-                and name not in readers.get(tensor, ())
-                and _is_read_in_fp16(network, config, group, name, index)
-            ):
-                readers[tensor] = (*readers.get(tensor, ()), name)
-    return readers
+    return collect_by_key(
+        dict.fromkeys(
+            (tensor, name)
+            for name in group.layers
+            for index, tensor in enumerate(network.get_layer(name).inputs)
+            if tensor in tensors and _is_read_in_fp16(network, config, group, name, index)
+        )
+    )
 
 
 def _is_always_quantized_by_group(network: Network, config: PrecisionConfig, group: FusionGroup, tensor: str) -> bool:

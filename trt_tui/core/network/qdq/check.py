@@ -327,11 +327,12 @@ def _find_one_sided_products(file: QuantizedFile) -> Findings:
 
 
 def _find_partial_attentions(file: QuantizedFile) -> Findings:
-    products: dict[str, dict[str, tuple[FusionGroup, Layer]]] = {}
-    for group, product in file.iterate_product_groups():
-        if group.attention_role in ("QK", "PV"):
-            products.setdefault(group.attention, {})[group.attention_role] = group, product
-    for attention, by_role in products.items():
+    products = collect_by_key(
+        (group.attention, (group.attention_role, (group, product)))
+        for group, product in file.iterate_product_groups()
+        if group.attention_role in ("QK", "PV")
+    )
+    for attention, by_role in ((attention, dict(roles)) for attention, roles in products.items()):
         quantized = [role for role, (_, product) in by_role.items() if file.is_quantized_product(product)]
         floats = [
             role
