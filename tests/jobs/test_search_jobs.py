@@ -31,6 +31,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities, LocalExecutor
 from trt_tui.core.search import ReductionStep, SearchOutcome, SearchSpace
+from trt_tui.core.search.search import ALONE_STEP, RANGES_STEP
 from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import engine, scheduler, search_job
 from trt_tui.jobs import events as ev
@@ -172,7 +173,7 @@ def test_what_is_free_goes_before_what_is_raised(opened):
     made = ended.result.config.get_moves(BiasCorrectionMove)
     assert made and not made.keys() & set(ended.result.best_evaluation.raised_groups)
     steps = list(dict.fromkeys(one.step_name for one in ended.evaluations))
-    assert steps[:3] == ["start", "all raised", "free"]
+    assert steps[:3] == ["start", "all raised", ALONE_STEP]
 
 
 def test_rows_as_in_the_file_leave_it_for_what_is_free(options, tmp_path):
@@ -212,7 +213,7 @@ def test_kept_layers_and_ranges_are_heeded(opened):
     config = ended.result.config
     assert config.groups_fixed_by_rule == {"/fc/Gemm"} and not config.range_moves
     assert ended.candidate_count == len(worker.network.groups) - 1
-    assert not [one for one in ended.evaluations if one.step_name == "ranges"]
+    assert not [one for one in ended.evaluations if one.step_name == RANGES_STEP]
     tried = found(worker.answer(GOAL)).evaluations
     assert {choice.method for one in tried for choice in one.range_moves.values()} >= {"percentile", "entropy", "mse"}
 

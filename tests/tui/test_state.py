@@ -332,6 +332,20 @@ def test_values_that_will_change_are_of_no_earlier_config_and_only_final_ones_na
         assert is_named is (not is_measuring and worst_share > 0), "not while shares change, nor below zero"
 
 
+def test_raising_is_said_to_harm_by_a_certain_share_only(session):
+    values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config")
+    name = next(group.name for group in VIT.groups if values.find_toggle([group]).outcome_text != SAME_VALUE_MARK)
+    share = replace(session.get_run_results("int8").shares[name], fraction=-0.5, half_width=0.1, samples=16)
+    for changes, is_certain in (
+        ({}, True),
+        ({"half_width": 0.5}, False),
+        ({"half_width": None, "samples": 4}, False),
+        ({"half_width": None, "fraction": -0.005}, False),
+    ):
+        said = detail.share_doubt_text(replace(values, shares={name: replace(share, **changes)}), name)
+        assert (detail.RAISING_HARMS_TEXT in said) is is_certain, changes
+
+
 def test_rows_are_counted_by_the_codes_in_use(session):
     for precision in (Precision.INT8, Precision.FP8, Precision.INT4, Precision.FP16):
         session.set_config(PrecisionConfig.from_precision(precision))

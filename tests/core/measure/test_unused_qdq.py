@@ -514,7 +514,9 @@ def test_what_a_raise_exposes_is_taken_out_of_the_result(worker, standin_preview
     assert raised and [one.group_name for one in later.groups] == [exposed] and later.config in asked
     assert later.accuracies[0] == plain.result.best_evaluation.target_result.accuracy
     steps = [evaluation.step_name for evaluation in ended.evaluations]
-    assert steps[steps.index("Q/DQ") + 1 :] == ["revert"] * len(raised), "each raise is needed without the Q/DQ too"
+    assert steps[steps.index("unused Q/DQ") + 1 :] == ["revert"] * len(raised), (
+        "each raise is needed without the Q/DQ too"
+    )
     assert all("(fails)" in ended.result.raise_reasons[name] for name in raised)
     assert ended.result.is_met and not later.rejection
     assert ended.result.config == later.config and ended.result.best_evaluation.raised_groups == raised

@@ -411,7 +411,7 @@ def test_tf32_is_had_by_all_that_stay_in_fp32_or_by_none(loss, products, had):
 
     search = Search(SearchSpace(noise.network, INT8, FP32, (Precision.TF32,)), sensitivities=noise.impacts())
     result = finish(search, evaluate)
-    tried = [one for one in search.evaluations if one.precisions and one.step_name == "rungs"]
+    tried = [one for one in search.evaluations if one.precisions and one.step_name == "intermediate precision"]
     assert result.is_met and result.config.tf32 is had and len(tried) == products
     assert {one.precision for one in result.config.precision_moves.values()} == {FP32}, (
         "it is a setting of the whole engine"

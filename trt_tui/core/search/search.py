@@ -425,10 +425,10 @@ T = TypeVar("T")
 Trials: TypeAlias = Generator[Trial, None, T]
 """The steps of a search: a generator that yields each trial that is not evaluated yet, and continues when it is."""
 
-ALONE_STEP, RANGES_STEP, COMBINED_STEP = "free", "ranges", "combined"
+ALONE_STEP, RANGES_STEP, COMBINED_STEP = "zero-cost change", "other ranges", "combined changes"
 """The search steps that try a set of zero-cost moves alone, another range, and a set on top of kept changes."""
 
-QDQ_STEP, REVERT_STEP = "Q/DQ", "revert"
+QDQ_STEP, REVERT_STEP = "unused Q/DQ", "revert"
 """The steps that take unused Q/DQ out of the result, and that revert raised groups."""
 
 TOP_DOWN_METHODS = ("scoped", "lower")
@@ -738,9 +738,9 @@ class Search:
             self._step_name = REVERT_STEP
             if not is_top_down:
                 raised = yield from revert_unneeded_groups(self, raised)
-            self._step_name = "rungs"
+            self._step_name = "intermediate precision"
             yield from assign_intermediate_precisions(self, raised)
-        self._step_name = "budget"
+        self._step_name = "one more raised"
         if not self.meets_tolerance(self.best_evaluation):
             yield from _raise_groups_one_by_one(self, frozenset(), math.inf)
         yield from self._revert_changes_one_by_one()

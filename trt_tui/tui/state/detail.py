@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from trt_tui.core.measure.causes import (
     GROUP_DETAILS,
+    MIN_EXPLAINED_SHARE,
     NO_CAUSE_TEXT,
     CauseFacts,
     find_causes,
@@ -27,7 +28,6 @@ from trt_tui.core.network.qdq.rewrites import refusal_workaround_text
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import (
-    MIN_SHOWN_SHARE,
     NOT_MEASURED,
     SIMULATED_MARK,
     add_decibel_unit,
@@ -449,12 +449,13 @@ def scope_share_texts(row_values: RowValues, scope: Scope) -> list[str]:
 
 
 def _raising_harms(row_values: RowValues, group_name: str) -> bool:
-    """Returns True if a share of the shown config is below zero with its whole interval, and the value if raised is not
-    the same."""
+    """Returns True if a share of the shown config is below zero with its whole interval by more than a share that is
+    explained, and the value if raised is not the same."""
     share = row_values.shares.get(group_name)
     return (
         share is not None
-        and share.fraction + (share.half_width or 0.0) <= -MIN_SHOWN_SHARE
+        and not share.has_few_samples
+        and share.fraction + (share.half_width or 0.0) <= -MIN_EXPLAINED_SHARE
         and row_values.find_toggle([row_values.model.outline.get_group(group_name)]).outcome_text != SAME_VALUE_MARK
     )
 
