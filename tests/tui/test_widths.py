@@ -329,7 +329,7 @@ def test_a_row_of_the_header_has_values_of_one_config(tmp_path, measured_before)
         assert bool(before) is (height == 40) and all(figure in line for line in before)
 
 
-def test_a_reason_of_an_outcome_is_whole_or_left_out(session):
+def test_a_reason_of_an_outcome_is_whole_or_left_out(session, monkeypatch):
     outcome = TargetOutcome(Outcome.UNCERTAIN_PASS, ("the first reason", "a second one of many words", "a third one"))
     session.config_target_outcomes = lambda config: {RunKind.SIMULATED_CONFIG: outcome}
     whole = summary.outcome_reason_lines(session)[-1].replace("INT8 ", "c0 ")
@@ -346,6 +346,8 @@ def test_a_reason_of_an_outcome_is_whole_or_left_out(session):
         shown = text(line).strip()
         assert len(text(line)) <= width and shown.endswith("; … (o)")
         assert {*shown.removesuffix("; … (o)").split("; ")} <= {*whole.split("; ")}
+    monkeypatch.setattr(summary, "has_unfinished_accuracy", lambda *_: True)
+    assert not any("first reason" in text(line) for line in summary.summary_lines(session, 120, 40)), "it can change"
 
 
 def test_the_worst_output_is_told_from_all_others(session, monkeypatch):

@@ -451,7 +451,7 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
         ]
         if is_current and results.accuracy is not None:
             rows += _list_output_rows(session, table, results.accuracy)[: height // 8]
-    if height >= _MIN_ROWS_WITH_REASON:
+    if height >= _MIN_ROWS_WITH_REASON and not has_unfinished_accuracy(session, session.config):
         rows += [
             SummaryRow("text", line)
             for heading, reasons in _list_outcome_reasons(session)[: height // 10 - 1]
