@@ -256,7 +256,7 @@ def test_what_a_release_lacks_is_refused_by_name(open_session):
     one.history.push_config(PrecisionConfig.from_precision(Precision.FP16_ACC_FP32))
     one.request_build()
     one.until_idle()
-    assert one.error is not None and "has no FP16+" in one.error.title
+    assert one.error is not None and "has no FP16+" in one.error.error.title
 
 
 def test_the_engine_cache_spares_the_build(open_session, folder):
