@@ -160,7 +160,7 @@ def readers(network: Network) -> tuple[Reader, ...]:
         saved = store.load_session(path.stem, str(outline.path), outline)
         store.release_session_lock()
         if saved is not None:
-            for one in (saved.to_change_history().current_config, *saved.to_config_names()):
+            for one in (saved.to_change_history().state.config, *saved.to_config_names()):
                 one.precision_by_group(network)
         elif store.load_failures:
             raise InputError(*store.load_failures)
