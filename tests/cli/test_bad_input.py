@@ -207,6 +207,21 @@ def test_a_remainder_of_a_static_batch_without_a_row_for_each_sample(refused, ml
     assert "5" in refused("compare", mlp.model, "--data", mlp.data)
 
 
+def test_a_batch_on_another_axis_than_the_first(refused, tmp_path, capfd):
+    b = networks.Builder()
+    summed = b.node("ReduceSum", ["state", b.weight("axes", np.array([0]))], "/sum", keepdims=0)
+    y = b.node("MatMul", [b.node("Add", ["x", summed], "/add"), b.weight("w", np.eye(4, dtype=np.float32))], "/product")
+    inputs = [networks.floats("x", "batch", 4), networks.floats("state", 2, "batch", 4)]
+    model = b.model(inputs, [networks.floats(y, "batch", 4)])
+    onnx.save(model, tmp_path / "state.onnx")
+    np.savez(tmp_path / "data.npz", x=np.ones((16, 4), np.float32), state=np.ones((2, 16, 4), np.float32))
+    command = ["compare", str(tmp_path / "state.onnx"), "--data", str(tmp_path / "data.npz"), "--layers", "none"]
+    assert "--batch" in refused(*command)
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--batch", "16", "--runs", "fp16"])
+    assert stop.value.code == 0, capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -404,7 +404,8 @@ class OnnxRuntimeRunner(ClosingContext):
             raise RunFailedError(
                 "ONNX Runtime could not run the network",
                 _first_error_line(error),
-                "Check the data's shapes and types against the network's inputs.",
+                "Check the data's shapes and types against the network's inputs. Samples lie along the first axis of each "
+                "input; if an input has its batch on another axis, give --batch with the size of the data.",
             ) from None
 
     def close(self) -> None:
