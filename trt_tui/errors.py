@@ -120,8 +120,9 @@ def wrong_shape_error(tensor: str, declared_shape: str, computed_shape: str) -> 
     """Returns the error for a tensor whose declared shape in the file differs from its shape during execution."""
     return InputError(
         f"the network declares a wrong shape for {tensor}",
-        f"it declares {declared_shape}, and a run on these samples computes {computed_shape}",
-        "Correct the declared shape, or export the network again with that dimension open.",
+        f"it declares {declared_shape or 'a single value'}, and a run on these samples computes "
+        f"{computed_shape or 'a single value'}",
+        "Give --batch 1, correct the declared shape, or export the network again with that dimension open.",
     )
 
 

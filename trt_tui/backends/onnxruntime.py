@@ -161,6 +161,9 @@ _WRONG_SHAPE_MESSAGES = {
 The key is the text before the name of the tensor in the resulting error.
 """
 
+_GATE_NODE_NAME = re.compile(r"Name:'if/([^'#]+)")
+"""The pattern of the name of an If that executes a fusion group in one of several precisions."""
+
 _LOADING_REMEDIES = {
     "NOT_IMPLEMENTED": "It has no kernel for the types of that node here, BF16 often: export the network in FP32 or "
     "FP16, or judge its engine.",
@@ -400,7 +403,9 @@ class OnnxRuntimeRunner(ClosingContext):
             for subject, message in _WRONG_SHAPE_MESSAGES.items():
                 if match := message.search(str(error)):
                     shapes = (match[field].replace(",", "×") for field in ("declared", "computed"))
-                    raise wrong_shape_error(subject + match["name"].partition("#")[0], *shapes) from None
+                    group = _GATE_NODE_NAME.search(str(error))  # inside its If, tensors have names of their own
+                    tensor = f"the result of {group[1]}" if group else subject + match["name"].partition("#")[0]
+                    raise wrong_shape_error(tensor, *shapes) from None
             raise RunFailedError(
                 "ONNX Runtime could not run the network",
                 _first_error_line(error),

@@ -534,3 +534,17 @@ def test_an_output_of_another_size_than_declared_is_refused_as_that_once_it_is_r
     code, _, err = run("compare", tmp_path / "batch.onnx", "--data", tmp_path / "x.npz", "--layers", "none")
     names = "wrong shape for y", "wrong shape for the result of /second/MatMul"  # as ONNX Runtime names either
     assert code == 2 and any(name in err for name in names) and "1×8" in err and "8×8" in err and "the data" not in err
+
+
+def test_an_output_that_one_sample_makes_a_single_value_is_refused_for_more(run, tmp_path):
+    """The error names a layer of the network, not a tensor of the simulation, and a batch of one sample works."""
+    b = networks.Builder()
+    squeezed = b.node("Squeeze", [b.node("MatMul", ["x", b.kernel("w", (16, 1), 16)], "/product")], "/squeeze")
+    model = b.model([networks.floats("x", "N", 16)], [networks.floats(b.node("Sigmoid", [squeezed], "/score"))])
+    onnx.save(model, tmp_path / "score.onnx")
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).standard_normal((32, 16)).astype(np.float32))
+    command = ("compare", tmp_path / "score.onnx", "--data", tmp_path / "x.npz", "--layers", "none")
+    code, _, err = run(*command)
+    assert code == 2 and "/product" in err and "a single value" in err and "--batch 1" in err, err
+    code, text, err = run(*command, "--batch", "1")
+    assert code in (0, 1) and "SQNR" in text, err
