@@ -636,15 +636,15 @@ class SessionState:
             for kind, accuracy in accuracies.items()
             if (outcome := judge_accuracy(targets, accuracy)) is not None
         }
-        if [*outcomes] == [RunKind.SIMULATED_CONFIG]:
-            (outcome,) = outcomes.values()
+        simulated = outcomes.pop(RunKind.SIMULATED_CONFIG, None)
+        if simulated is not None and not any(outcome.passes for outcome in outcomes.values()):
             accuracy = accuracies[RunKind.SIMULATED_CONFIG]
-            gap_text = self.find_simulation_gap_text(accuracy, targets) if outcome.passes else ""
-            return {RunKind.SIMULATED_CONFIG: outcome.with_missed_check(gap_text or doubt.text, Outcome.UNCERTAIN_PASS)}
-        return outcomes
+            gap_text = self.find_simulation_gap_text(accuracy, targets) if simulated.passes else ""
+            simulated = simulated.with_missed_check(gap_text or doubt.text, Outcome.UNCERTAIN_PASS)
+        return outcomes if simulated is None else {RunKind.SIMULATED_CONFIG: simulated, **outcomes}
 
     def find_simulation_gap_text(self, accuracy: Accuracy, targets: Sequence[Target]) -> str:
-        """Returns by how much exported networks and engines of other configs were worse than simulated.
+        """Returns by how much exported networks and engines were worse than simulated.
 
         "" if that is little, or less than half of the margin of a simulated accuracy.
         """
@@ -663,7 +663,10 @@ class SessionState:
             gap, margin = max(filter(math.isfinite, gaps), default=0.0), target.margin_score(accuracy)
             if margin is not None and margin < 2 * gap and gap >= _MIN_SIMULATION_GAP:
                 unit = "dB" if target.normalized_loss(accuracy) is not None else "%"
-                return f"other exported networks or engines yield up to {gap:.1f} {unit} less than simulated"
+                return (
+                    f"exported networks or engines yield up to {gap:.1f} {unit} less than simulated, and the margin is "
+                    "not twice as large"
+                )
         return ""
 
     def find_search_doubt(self, config: PrecisionConfig, targets: Iterable[str]) -> SearchDoubt:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,9 +85,27 @@ def test_only_what_fp16_could_not_tell_apart_is_steady(tmp_path):
     }
     found = dependence(tmp_path, outputs, 4)
     assert -45 < found.variations_db["boxes"] < -35 and abs(found.variations_db["scores"]) < 2
-    (caveat,) = caveats(found, *outputs)
+    little, caveat = caveats(found, *outputs)
     assert caveat.kind == "steady output" and caveat.text.startswith("dead hardly varies") and not caveat.fails_run
-    assert caveat.gap_db is None and caveats(found, "boxes", "scores") == []
+    assert caveat.gap_db is None and caveats(found, "boxes", "scores") == [little]
+    assert little.text.startswith("boxes varies little") and little.gap_db == -found.variations_db["boxes"]
+
+
+def test_what_varies_in_an_output_makes_a_pass_uncertain_if_it_misses_the_target(tmp_path):
+    scores = 3.4 + 0.2 * RNG.normal(size=(32, 1))
+    found = dependence(tmp_path, {"score": scores, "other": RNG.normal(size=(32, 1))}, 4)
+    level_db = found.variations_db["score"]
+    assert -30 < level_db < -20
+    errors = {name: OutputErrors(ErrorMetrics(sqnr_db, 0.9999)) for name, sqnr_db in (("score", 40.0), ("other", 35.0))}
+    interval = AccuracyIntervals(worst_output={"sqnr": ConfidenceInterval(34.5, 36)})
+    run = Accuracy(errors, {"f1": 0.9}, 0.9, 32, 32, intervals=interval)
+    run = replace(run, caveats=tuple(found.make_output_caveats(run)))
+    (caveat,) = run.caveats
+    assert caveat.text.startswith("score varies little") and f"{40 + level_db:.1f} dB" in caveat.text
+    for target, is_doubted in ((40 + level_db + 0.1, True), (40 + level_db - 0.1, False)):
+        outcome = judge_accuracy([parse_target(f"sqnr>={target:.2f}")], run)
+        assert outcome.passes and (caveat.text in outcome.reasons) is is_doubted, target
+    assert caveat.text not in judge_accuracy([parse_target("agreement>=0.5")], run).reasons
 
 
 def test_a_few_samples_that_decide_an_sqnr_make_a_pass_uncertain_if_another_sample_misses_the_target(tmp_path):

@@ -524,9 +524,10 @@ def describe_range_use(
         clipped = percent_text(1 - tensor_stats.estimate_value_share_below(amax)) if amax < tensor_stats.amax else "·"
         clipped_text = f"; {clipped} of values clipped" if clipped != "·" else ""
         source_text = f"{source} " if source else ""
+        relation = "of" if amax < tensor_stats.amax else "above"
         return Cause(
             "range",
-            f"{source_text}range {number_text(amax)} of amax {number_text(tensor_stats.amax)}",
+            f"{source_text}range {number_text(amax)} {relation} amax {number_text(tensor_stats.amax)}",
             f"rms {number_text(tensor_stats.rms)}{bits_text}{clipped_text}",
             facts.range_remedy_text(),
         )

@@ -113,10 +113,10 @@ class Caveat:
     """A reason why the values of a run may not hold in production.
 
     Attributes:
-        kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
-            "known gap", "data dependent", "builds differ", "not executed", "not met as exported",
-            "no engine", "unjudged output", "unsimulated layers", "random inputs",
-            `PARTLY_JUDGED_OUTPUT`, `DECISIVE_SAMPLES`, `SIMULATION_GAP` or "other precisions".
+        kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "known gap",
+            "data dependent", "builds differ", "not executed", "not met as exported", "no engine", "unjudged output",
+            "unsimulated layers", "random inputs",
+            `STEADY_OUTPUT`, `PARTLY_JUDGED_OUTPUT`, `DECISIVE_SAMPLES`, `SIMULATION_GAP` or "other precisions".
         text: The reason as one sentence without a full stop.
         gap_db: The margin to the target, in dB, below which the caveat counts; None if it always counts.
         fails_run: True if the run misses every target, whatever its values are.
@@ -130,6 +130,9 @@ class Caveat:
 
 PARTLY_JUDGED_OUTPUT = "partly judged output"
 """The kind of a caveat that does not count for targets of the metric, which reads the outputs themselves."""
+
+STEADY_OUTPUT = "steady output"
+"""The kind of a caveat that counts for targets of a ratio of energies only, unless the output hardly varies at all."""
 
 DECISIVE_SAMPLES = "decisive samples"
 """The kind of a caveat that counts for targets of a ratio of energies only."""

@@ -78,6 +78,7 @@ from trt_tui.core.measure.results import (
     DECISIVE_SAMPLES,
     PARTLY_JUDGED_OUTPUT,
     RANDOM_INPUTS_CAVEAT,
+    STEADY_OUTPUT,
     Accuracy,
     Caveat,
     Run,
@@ -187,20 +188,28 @@ class SampleDependence:
     decisive_counts: Mapping[str, int] = field(default_factory=dict)
 
     def make_output_caveats(self, accuracy: Accuracy) -> Iterator[Caveat]:
-        """Yields one caveat for each judged output that hardly varies between samples, and for each whose SQNR a few
+        """Yields one caveat for each judged output that varies little between samples, and for each whose SQNR a few
         samples decide.
 
-        The latter counts if the worst sample alone misses the target.
+        The former counts if what varies misses the target, and the latter if the worst sample alone misses it.
         """
         for name, output in accuracy.outputs.items():
             output_text = escape_hidden_characters(name)
             if (level_db := self.variations_db.get(name, 0.0)) < MAX_REPEAT_ERROR_DB:
                 variation_text = output_variation_text(level_db)
                 yield Caveat(
-                    "steady output", f"{output_text} hardly varies between samples (variation: {variation_text})"
+                    STEADY_OUTPUT, f"{output_text} hardly varies between samples (variation: {variation_text})"
                 )
             decisive_count = self.decisive_counts.get(name, accuracy.total)
             lowest_db, worst_db = accuracy.find_worst_value(ERROR_METRICS["sqnr"]), output.worst_sqnr_db
+            is_varying_little = MAX_REPEAT_ERROR_DB <= level_db < MIN_DEPENDENCE_DB
+            if lowest_db is not None and output.errors.sqnr_db is not None and is_varying_little:
+                varying_db = output.errors.sqnr_db + level_db
+                yield Caveat(
+                    STEADY_OUTPUT,
+                    f"{output_text} varies little between samples, and the SQNR of what varies is {varying_db:.1f} dB",
+                    lowest_db - varying_db,
+                )
             if lowest_db is not None and worst_db is not None and decisive_count < min(MIN_SAMPLES, accuracy.total / 2):
                 yield Caveat(
                     DECISIVE_SAMPLES,

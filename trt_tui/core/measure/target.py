@@ -34,7 +34,14 @@ from trt_tui.core.measure.error_metrics import (
     ErrorMetrics,
 )
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, INTEGER_KIND, JudgedOutput, find_class_score_output
-from trt_tui.core.measure.results import DECISIVE_SAMPLES, PARTLY_JUDGED_OUTPUT, SIMULATION_GAP, Accuracy, Caveat
+from trt_tui.core.measure.results import (
+    DECISIVE_SAMPLES,
+    PARTLY_JUDGED_OUTPUT,
+    SIMULATION_GAP,
+    STEADY_OUTPUT,
+    Accuracy,
+    Caveat,
+)
 from trt_tui.core.measure.simulation_limits import find_simulation_failure_reason
 from trt_tui.core.measure.user_metric import SCRAMBLED, SHUFFLED
 from trt_tui.core.network.layers import NetworkOutline
@@ -715,7 +722,11 @@ def _missing_interval_reason(target: Target, accuracy: Accuracy) -> str:
     return f"fewer than {MIN_SAMPLES} batches are too few for a confidence interval, since samples cannot be told apart"
 
 
-_TARGET_KINDS_OF_CAVEATS = {DECISIVE_SAMPLES: ("sqnr", "cosine"), SIMULATION_GAP: ("sqnr", "cosine", "mse")}
+_TARGET_KINDS_OF_CAVEATS = {
+    STEADY_OUTPUT: ("sqnr", "cosine"),
+    DECISIVE_SAMPLES: ("sqnr", "cosine"),
+    SIMULATION_GAP: ("sqnr", "cosine", "mse"),
+}
 """The kinds of targets that caveats of some kinds count for."""
 
 
