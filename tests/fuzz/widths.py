@@ -146,7 +146,7 @@ def cell_texts(row_cells: RowCells) -> list[str]:
             case str():
                 texts.append(cell)
             case ShareCell():
-                texts += [cell.text, cell.replacement, cell.config_name]
+                texts += [cell.text, cell.replacement]
             case PrecisionCell():
                 texts += [cell.text, cell.marks]
             case ToggleResult():
