@@ -553,6 +553,9 @@ async def test_a_certain_result_stays_on_offer_beside_a_cheaper_one_in_doubt(tmp
         assert (
             session.config == earlier and not session.history.state.choice_reasons and not lacking(status(main), "PASS")
         )
+        for outcome, is_offered in ((ended.target_outcome, True), (TargetOutcome(Outcome.FAIL, ("held out",)), False)):
+            search_status.end_event = replace(ended, target_outcome=outcome, evaluations=(cheaper,), pareto_front=(0,))
+            assert (CHEAPER in {relation for relation, *_ in list_offers()}) is is_offered
         search_status.end_event, progress = None, replace(search_status.progress, margins=())
         for best in (certain, cheaper):
             best_result = replace(ended.result, config=best.config, best_evaluation=best)

@@ -151,6 +151,8 @@ def test_a_new_kind_has_its_words_in_comparisons_rows_and_reports(network, confi
     assert "range > 3" in move.row_note
     session = SimpleNamespace(history=ChangeHistory(PrecisionConfig()), opened_network=SimpleNamespace(outline=network))
     assert other_moves_text(session, config, group) == f"; {move.row_note}"
+    session.history.change_fields(choice_reasons={FC2: "without it ~9 dB (fails), with it ~12 dB"})
+    assert other_moves_text(session, config, group) == f"; {move.row_note}", "that is the reason of its precision"
     rows = [line.strip("| ").split(" | ") for line in config_markdown(network, config, "", "").splitlines()]
     assert ["layer", "operator", "rule", "set by"] in rows and [FC2, "MatMul", "range \\> 3", "a rule"] in rows
 

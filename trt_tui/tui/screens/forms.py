@@ -321,7 +321,7 @@ class ConfigSearchDialog(FieldsDialog):
             )
 
     def compose_contents(self) -> ComposeResult:
-        yield Vertical(Static("tolerance "), TextField(self.tolerance, compact=True, id="tolerance"), classes="field")
+        yield Vertical(Static("target    "), TextField(self.tolerance, compact=True, id="tolerance"), classes="field")
         yield Vertical(
             Static("budget "),
             TextField("", placeholder=f"none; or like {self.budget_example_text}", compact=True, id="budget"),

@@ -423,10 +423,9 @@ def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGro
         if (kind.kind, subject) not in config_subjects
     ]
     notes = "; ".join(dict.fromkeys(move.row_note for _, move in moves))
+    reasons = session.history.state.choice_reasons  # those of raised groups say what raising them changes
     reasons_given = dict.fromkeys(
-        session.history.state.choice_reasons[subject]
-        for subject, _ in moves
-        if subject in session.history.state.choice_reasons
+        reasons[subject] for subject, _ in moves if reasons.get(subject, "").startswith("search:")
     )
     return f"; {notes}{', set by ' if reasons_given else ''}{', '.join(reasons_given)}" if moves else ""
 

@@ -62,7 +62,8 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
     """Returns the current config and the configs that a search offers, by increasing score.
 
     A running search offers its best config so far. A search that ended offers its result and all other configs of its
-    Pareto front. If that config is no certain PASS, one that is stays on offer: of the search, or of the session.
+    Pareto front. If the result fails, less accurate configs are left out: they were not judged on held-out samples. If
+    the result is no certain PASS, a config that is stays on offer: of the search, or of the session.
     """
     best, best_config, end_event = search_status.best_evaluation, search_status.best_config, search_status.end_event
     if best is None or best_config is None:
@@ -81,6 +82,7 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
             _make_search_option(MORE_ACCURATE if evaluation.score > best.score else CHEAPER, evaluation)
             for index in end_event.pareto_front
             if (evaluation := end_event.evaluations[index]).config != best_config
+            and (evaluation.score > best.score or outcome is None or outcome.passes)
         ]
         current_option = _doubt_option(session, search_status, current_option)
         options.sort(key=lambda option: option.evaluation.score if option.evaluation is not None else 0.0)
