@@ -141,8 +141,8 @@ def _find_missed_outcome(
         outcome = session.target_outcome(run.accuracy) if run is not None else None
         if run is not None and run.accuracy is not None and outcome is not None and not outcome.passes:
             reason = (
-                f"{name} yields {target_value_span(session, run.accuracy, is_simulated=False)[0]} on "
-                f"{counted_noun_text(run.accuracy.samples, 'sample')}"
+                f"{name} yields {target_value_span(session, run.accuracy, is_simulated=False)[0]} on the "
+                f"{counted_noun_text(run.accuracy.samples, 'sample')} of the main screen"
             )
             return replace(outcome, reasons=(reason, *outcome.reasons))
     return None
