@@ -432,6 +432,26 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     assert "score if FP32" in text(column_title_line(fit_columns(80), replace(found(session), metric_title="score")))
 
 
+@pytest.mark.parametrize(("gain_db", "is_distinct"), [(0.6, False), (2.0, True)])
+def test_an_estimated_raise_that_can_still_be_noise_is_neither_shown_nor_recommended(session, gain_db, is_distinct):
+    session.set_target("sqnr>=60")
+    results, worst = session.get_run_results("config"), VIT.groups[0].name
+    sqnr_db = results.accuracy.worst_output[1].errors.sqnr_db + gain_db
+    results.shares[worst] = replace(results.shares[worst], fraction=5.0, sqnr_if_raised_db=sqnr_db)
+    session.results.pop(session.config.with_toggled_fp32([VIT.groups[0]]), None)
+    session.child.held, session.requests_toggles = {rq.MeasureToggles}, True
+    session.request_toggles()
+
+    def toggle_cell():
+        return build_row_cells(found(session), VisibleRow("x", 0, MODEL.rows_by_group[worst])).cells["toggle"]
+
+    assert (toggle_cell().outcome_text == "…", bool(toggle_cell().value_text)) == (not is_distinct, is_distinct)
+    hint = next_step_hint(session, found(session), worst)
+    assert (hint.group == worst) is is_distinct and "no single raise" not in hint.text
+    session.pending_requests.clear()
+    assert toggle_cell().value_text == decibels_text(sqnr_db), "without a job, the estimate is final"
+
+
 def test_a_changed_range_is_marked_on_its_row_and_is_the_one_that_is_told_of(session):
     for method, mark in (
         ("entropy", "e"),

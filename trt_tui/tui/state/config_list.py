@@ -27,6 +27,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.config_status import (
+    MAX_NOISE_SQNR_DB,
     is_measuring_shares,
     is_measuring_toggles,
     is_within_noise,
@@ -143,6 +144,15 @@ class ToggleResult:
     lower_precision: str = ""
 
 
+def _awaits_toggle(session: Session, groups: Sequence[FusionGroup]) -> bool:
+    """Returns True if a job measures toggled rows, and the toggle of these groups is one of them."""
+    shares, moves = session.get_run_results("config").shares, session.config.precision_moves
+    return is_measuring_toggles(session) and any(
+        name in moves or name not in shares or shares[name].fraction >= MIN_SHOWN_SHARE
+        for name in (group.name for group in groups)
+    )
+
+
 def find_toggled_config(session: Session, groups: Sequence[FusionGroup]) -> PrecisionConfig:
     """Returns the current config with some groups toggled, also while the network is still being opened."""
     outline = session.outline
@@ -162,12 +172,9 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
     if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS or toggled_config == session.config:
         return ToggleResult()
     if (accuracy := find_toggled_accuracy(session, groups)) is None:
-        shares, moves = session.get_run_results("config").shares, session.config.precision_moves
-        is_awaited = is_measuring_toggles(session) and any(
-            name in moves or name not in shares or shares[name].fraction >= MIN_SHOWN_SHARE
-            for name in (group.name for group in groups)
+        return (
+            ToggleResult(outcome_text="…", outcome_style="dim") if _awaits_toggle(session, groups) else ToggleResult()
         )
-        return ToggleResult(outcome_text="…", outcome_style="dim") if is_awaited else ToggleResult()
     labels = {group.precision_label(toggled_config.precision_of(group)) for group in groups}
     value_text, style = target_value_span(session, accuracy)
     is_partial = accuracy.samples < accuracy.total
@@ -225,15 +232,21 @@ def _toggle_outcome_span(session: Session, accuracy: Accuracy, toggled_config: P
 def _estimate_accuracy_from_share(session: Session, group: FusionGroup) -> Accuracy | None:
     """Returns the SQNR with one row raised, which was measured together with the share of that row.
 
-    None if it was not measured, or if the target is not an SQNR of the worst judged output.
+    None if it was not measured, or if the target is not an SQNR of the worst judged output. None also while the
+    measured toggle is awaited, if its confidence interval decides whether the raise changes the SQNR beyond noise.
     """
-    target, share = session.target, session.results.get_results_or_empty(session.config).shares.get(group.name)
+    results, target = session.results.get_results_or_empty(session.config), session.target
+    share = results.shares.get(group.name)
     if share is None or share.sqnr_if_raised_db is None or target is None:
         return None
     errors = {"": OutputErrors(ErrorMetrics(share.sqnr_if_raised_db))}
     is_judged = target.kind == "sqnr" and target.output_name is None
     total = max(share.samples, session.count_judging_samples(session.config))
-    is_final = share.samples == total or not is_measuring_shares(session)
+    sqnr_db = target.measured_value(results.accuracy) if is_judged and results.accuracy is not None else None
+    is_distinct = sqnr_db is None or abs(share.sqnr_if_raised_db - sqnr_db) >= MAX_NOISE_SQNR_DB
+    is_final = (share.samples == total or not is_measuring_shares(session)) and (
+        is_distinct or not _awaits_toggle(session, [group])
+    )
     return Accuracy(errors, samples=share.samples, total=total) if is_judged and is_final else None
 
 

@@ -418,10 +418,10 @@ def find_first_group_to_raise(session: Session, row_values: RowValues) -> str | 
 
 
 def _can_toggle_improve(session: Session, toggle: ToggleResult) -> bool:
-    """Returns False if the toggle of a row was measured and did not improve the value by more than noise."""
+    """Returns False if the toggle of a row did not improve the value by more than noise, or is still to be measured."""
     accuracy = session.get_run_results("config").accuracy
     if session.target is None or accuracy is None or toggle.margin is None or toggle.is_partial:
-        return True
+        return toggle.outcome_text != "…"
     margin = session.target.margin_to_bound(accuracy)
     return toggle.outcome_text != SAME_VALUE_MARK and (margin is None or toggle.margin > margin)
 
@@ -441,7 +441,9 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     worst = find_first_group_to_raise(session, row_values)
     outline, config = row_values.model.outline, session.config
     forms = [prefix + search_text]
-    if all(group.name in session.get_run_results("config").shares for group in outline.groups):
+    if not is_measuring_toggles(session) and all(
+        group.name in session.get_run_results("config").shares for group in outline.groups
+    ):
         forms.insert(0, f"{prefix.removeprefix('next: ')}no single raise helps, {search_text}")
     search_hint = Hint(tuple(forms), ("find",))
     if (
@@ -464,12 +466,8 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
         action_texts = [f"{shown_key('toggle')} raises this one"] * 2
     else:
         keys = ", ".join(shown_key(action) for action in actions)
-        is_settled = toggle.value_text and not toggle.is_partial or not is_measuring_toggles(session)
         action_texts = [
-            f"{keys} raises {shorten_path(row_values.model.titles[worst], width)}"
-            if is_settled
-            else f"{keys} raises the worst row so far"
-            for width in MAX_NAME_CELLS
+            f"{keys} raises {shorten_path(row_values.model.titles[worst], width)}" for width in MAX_NAME_CELLS
         ]
     gain = f" → {row_values.metric_title} {toggle.value_text}" if toggle.value_text and not toggle.is_partial else ""
     sure_gain = f"{gain} {toggle.margin_of_error_text}".rstrip() if gain else ""
