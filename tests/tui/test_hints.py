@@ -12,12 +12,14 @@ from tests.texts import lacking
 from trt_tui.core.measure.results import ExportedRun, RunKind
 from trt_tui.core.network.layer_tree import GroupRow
 from trt_tui.core.precision import Precision
+from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import get_action_keys, shown_key
 from trt_tui.tui.screens.dialogs import Dialog, Picker
 from trt_tui.tui.screens.pages import HelpPage
+from trt_tui.tui.state import detail
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
 from trt_tui.tui.state.config_status import is_measuring_current_config
 from trt_tui.tui.state.rows import ColourMeasure, LayerListView, TreeModel, build_row_values
@@ -283,6 +285,18 @@ async def test_a_hint_names_only_a_row_whose_raise_is_measured(tmp_path, monkeyp
         assert hint.actions == (("first_nan", "toggle") if is_named else ("find",))
         assert not is_named or f"raises {main.layer_list.row_values.model.titles[hint.group]}" in hint.text
         assert "no single raise" not in hint.text
+
+
+async def test_after_a_failed_comparison_the_hint_names_the_failure_and_nothing_is_measured(tmp_path):
+    held = (rq.CompareRuns, rq.MeasureTensorStats)
+    async with opened(tmp_path, size=(120, 40), held=held) as (app, main, pilot):
+        assert detail.MEASURING_TEXT in main.text_pane("detail").text
+        for number in sorted(app.session.pending_requests, reverse=True):
+            app.post_session_event(ev.JobFailed(number, TrtTuiError("wrong shape", "it is 8", "Correct it.")))
+        await settle(pilot)
+        assert not app.session.pending_requests and detail.MEASURING_TEXT not in main.text_pane("detail").text
+        await press(pilot, "escape")
+        assert hint_of(main).actions == ("log",) and "wrong shape" in status(main)
 
 
 def test_a_hint_counts_no_rows_for_a_target_that_only_the_export_misses(tmp_path, measured_before, monkeypatch):

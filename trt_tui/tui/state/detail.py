@@ -41,6 +41,7 @@ from trt_tui.formatting import (
 )
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.events import Remedy
+from trt_tui.jobs.requests import MeasureTensorStats
 from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_configs_before_raise
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import find_current_key
@@ -58,6 +59,7 @@ from trt_tui.tui.spans import (
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.config_status import (
     accuracy_sort_key,
+    is_measuring_current_config,
     is_within_noise,
     meets_target,
     noise_distance_text,
@@ -465,7 +467,10 @@ def _main_loss_reason(session: Session, group: FusionGroup, reason_texts: Sequen
         return reason_texts[0], ""
     if session.data_summary is None:
         return NOT_MEASURED, "dim"
-    return NO_CAUSE_TEXT if group.name in session.results.get_values(GROUP_DETAILS) else MEASURING_TEXT, "dim"
+    if group.name in session.results.get_values(GROUP_DETAILS):
+        return NO_CAUSE_TEXT, "dim"
+    is_awaited = is_measuring_current_config(session) or session.pending_requests.has_request(MeasureTensorStats)
+    return MEASURING_TEXT if is_awaited else "not measured", "dim"
 
 
 def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:

@@ -325,11 +325,9 @@ def next_step_hint(
     if _has_search_result_for_config(session):
         return Hint((f"next: {_search_key_text(session)}",), ("find",))
     if has_unfinished_accuracy(session, session.config):
-        return (
-            _MEASURING_HINT
-            if is_measuring_current_config(session)
-            else Hint((f"next: {shown_key('compare')} compares",), ("compare",))
-        )
+        if is_measuring_current_config(session):
+            return _MEASURING_HINT
+        return _failed_measurement_hint(session) or Hint((f"next: {shown_key('compare')} compares",), ("compare",))
     if engine_hint := _engine_hint(session, row_values, cursor_group):
         return engine_hint
     is_reached = config_meets_target_simulated(session, session.config)
@@ -359,6 +357,20 @@ def next_step_hint(
         return exported_hint  # the comparison after a resume sends the stored builds and executed exports
     action_text = "builds {} and confirms it" if session.builder is not None else "executes the export of {}"
     return Hint((f"next: {shown_key('build')} {action_text.format(config_name(session))}",), ("build",))
+
+
+def _failed_measurement_hint(session: Session) -> Hint | None:
+    """Returns the hint that names the error of the last measurement of a config; None if it did not fail."""
+    jobs = [job for job in session.pending_requests.jobs if job.request.job_kind.measures_current_config]
+    if not isinstance(session.error, ev.JobFailed) or not jobs or jobs[-1].outcome != FAILED:
+        return None
+    return Hint(_failure_texts(session.error.error), ("log",))
+
+
+def _failure_texts(error: TrtTuiError) -> tuple[str, str]:
+    """Returns the texts that name the failure of a job and the key of its details, the longest first."""
+    log_text = f"{shown_key('log')} shows why"
+    return f"{error.title}: {log_text}", f"a job failed: {log_text}"
 
 
 def _has_search_result_for_config(session: Session) -> bool:
@@ -578,8 +590,7 @@ def status_lines(session: Session, status: StatusLines, hint: Hint, width: int, 
     if status.message is not None:
         texts = [*([status.message, (f"   {text}", "strong")] for text in hint.forms), [status.message]]
     elif status.unread_failure is not None:
-        log_text = f"{shown_key('log')} shows why"
-        texts = [[(f"{status.unread_failure.title}: {log_text}", "bad")], [(f"a job failed: {log_text}", "bad")]]
+        texts = [[(text, "bad")] for text in _failure_texts(status.unread_failure)]
     if is_wide:
         shown = next((candidate for candidate in texts if line_width(candidate) < width), texts[-1])
         return [wide_jobs_line(session, width, shown_key("stop")), clip_line([(" ", ""), *shown], width)]
